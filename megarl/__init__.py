@@ -1,0 +1,3 @@
+"""Reinforcement learning for Megatron-core."""
+
+__version__ = "0.1.0"

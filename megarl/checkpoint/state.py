@@ -1,0 +1,37 @@
+"""What a run must remember beside its tensors."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Phase = Literal["sft", "rl", "done"]
+PHASES: tuple[Phase, ...] = ("sft", "rl", "done")
+
+
+@dataclass
+class RunState:
+    """Where a run stands. With the weights, the optimizer and the RNG it is all that a resumed run reads.
+
+    Attributes:
+        phase: the phase that runs next, or 'done'.
+        step: finished steps of that phase.
+        demonstrations_drawn: position in the source's stream of demonstrations.
+        problems_drawn: position in its stream of training problems.
+        weight_version: version of the weights; each RL update that reaches the engine raises it by one.
+        evaluations: results so far, by occasion ('before', 'after').
+    """
+
+    phase: Phase = "sft"
+    step: int = 0
+    demonstrations_drawn: int = 0
+    problems_drawn: int = 0
+    weight_version: int = 0
+    evaluations: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the checkpoint of this state; names sort in the order of training."""
+        return f"{PHASES.index(self.phase)}-{self.phase}-{self.step:08d}"

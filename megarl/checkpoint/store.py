@@ -1,0 +1,113 @@
+"""Checkpoint folders: written beside, digested, renamed; the newest that is whole is the one to resume.
+
+A checkpoint is a folder with `manifest.json`, written last, that holds the size and SHA-256 of every other file.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from megarl.checkpoint.state import RunState
+from megarl.observe.files import write_atomic
+
+MANIFEST = "manifest.json"
+_WRITING = ".writing"
+_REPLACED = ".replaced"
+_log = logging.getLogger(__name__)
+
+
+class CheckpointStore:
+    """The checkpoints of one run. Only the main rank writes through it."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        """Args: folder: holds the checkpoints. keep: how many stay after a save."""
+        self.folder, self._keep = folder, keep
+
+    @property
+    def staging(self) -> Path:
+        """Where the next checkpoint is written before it counts."""
+        return self.folder / _WRITING
+
+    def begin(self) -> Path:
+        """Empties and makes the staging folder; what an interrupted save left there goes."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+        self.staging.mkdir(parents=True)
+        return self.staging
+
+    def commit(self, state: RunState, facts: dict[str, Any]) -> Path:
+        """Turns the staging folder into the checkpoint of `state`, and drops the oldest beyond `keep`.
+
+        Args:
+            state: goes into the manifest.
+            facts: what else the manifest tells: recipe hash, layout, library versions.
+        """
+        files = {str(path.relative_to(self.staging)): _digest(path) for path in _files(self.staging)}
+        manifest = {"state": state.as_dict(), "files": files, **facts}
+        write_atomic(self.staging / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+        final = self.folder / state.folder_name
+        replaced = self.folder / _REPLACED
+        shutil.rmtree(replaced, ignore_errors=True)
+        if final.exists():
+            final.rename(replaced)
+        self.staging.rename(final)
+        _sync_folder(self.folder)
+        shutil.rmtree(replaced, ignore_errors=True)
+        for old in self.names()[: -self._keep]:
+            shutil.rmtree(self.folder / old)
+        return final
+
+    def names(self) -> list[str]:
+        """Names of the committed checkpoints, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(path.parent.name for path in self.folder.glob(f"[0-9]*/{MANIFEST}"))
+
+    def newest(self) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint whose files are all as the manifest says, with its manifest.
+
+        Damaged ones are passed over, each with a warning that says why.
+        """
+        for name in reversed(self.names()):
+            path = self.folder / name
+            manifest, damage = _verify(path)
+            if damage is None:
+                return path, manifest
+            _log.warning("passed over checkpoint %s: %s", path, damage)
+        return None
+
+
+def _verify(path: Path) -> tuple[dict[str, Any], str | None]:
+    """The manifest, and what is wrong with the folder (None where nothing is)."""
+    try:
+        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
+        expected = manifest["files"]
+    except (OSError, ValueError, KeyError) as error:
+        return {}, f"its manifest cannot be read ({error})"
+    for name, digest in expected.items():
+        file = path / name
+        if not file.is_file():
+            return manifest, f"{name} is missing"
+        if _digest(file) != digest:
+            return manifest, f"{name} is not what was written"
+    return manifest, None
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _digest(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    return {"bytes": path.stat().st_size, "sha256": digest}
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)

@@ -1,0 +1,71 @@
+"""Model, optimizer and schedule through Megatron-core's dist_checkpointing; each rank's RNG beside them."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core import dist_checkpointing, tensor_parallel
+from safetensors.torch import load_file, save_file
+
+from megarl.megatron.policy import Policy
+
+_METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
+
+
+def save_tensors(policy: Policy, folder: Path) -> None:
+    """Writes this rank's share into `folder`, which every rank sees. Collective."""
+    # 0.19 takes NVIDIA's resiliency extension by default, which is no dependency of ours
+    options = {"async_strategy": "mcore"} if _takes(dist_checkpointing.save, "async_strategy") else {}
+    tensors = folder / "tensors"
+    if policy.layout.is_main:
+        tensors.mkdir()
+    torch.distributed.barrier()
+    dist_checkpointing.save(_sharded_state(policy, is_loading=False), str(tensors), **options)
+    save_file(_rng_state(), folder / f"rng-{policy.layout.rank:05d}.safetensors")
+    torch.distributed.barrier()
+
+
+def load_tensors(policy: Policy, folder: Path) -> None:
+    """Restores what `save_tensors` wrote. The policy must be in the phase that was saved. Collective.
+
+    Raises:
+        FileNotFoundError: this rank's RNG is not there: the checkpoint was saved by a smaller world.
+    """
+    # the optimizer casts its state to each parameter's dtype, which torch refuses to track
+    with torch.no_grad():
+        loaded = dist_checkpointing.load(_sharded_state(policy, is_loading=True), str(folder / "tensors"))
+        policy.model.load_state_dict(loaded["model"])
+        policy.optimizer.load_state_dict(loaded["optimizer"])
+    policy.scheduler.load_state_dict(loaded["scheduler"])
+    _restore_rng(load_file(folder / f"rng-{policy.layout.rank:05d}.safetensors"))
+
+
+def _sharded_state(policy: Policy, *, is_loading: bool) -> dict[str, Any]:
+    model = policy.model.sharded_state_dict(metadata=dict(_METADATA))
+    never_stepped = not any(policy.optimizer.state_dict()["state"])
+    return {
+        "model": model,
+        # a phase's first checkpoint is written before any update: "loading" makes the moments exist, as zeros
+        "optimizer": policy.optimizer.sharded_state_dict(
+            model, is_loading=is_loading or never_stepped, metadata=dict(_METADATA)
+        ),
+        "scheduler": policy.scheduler.state_dict(),
+    }
+
+
+def _rng_state() -> dict[str, torch.Tensor]:
+    trackers = tensor_parallel.get_cuda_rng_tracker().get_states()
+    device = {f"tracker/{name}": state.cpu().clone() for name, state in trackers.items()}
+    return {"cpu": torch.get_rng_state(), "device": torch.cuda.get_rng_state().cpu().clone(), **device}
+
+
+def _restore_rng(saved: dict[str, torch.Tensor]) -> None:
+    trackers = {name.removeprefix("tracker/"): state for name, state in saved.items() if name.startswith("tracker/")}
+    tensor_parallel.get_cuda_rng_tracker().set_states(trackers)
+    torch.cuda.set_rng_state(saved["device"])
+    torch.set_rng_state(saved["cpu"])
+
+
+def _takes(function: Any, parameter: str) -> bool:
+    return parameter in inspect.signature(function).parameters

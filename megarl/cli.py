@@ -1,0 +1,74 @@
+"""The command `megarl`."""
+
+import argparse
+import sys
+
+from megarl import __version__
+from megarl.config.errors import UserError
+
+USER_ERROR = 2
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: arguments after the program's name; those of the process if None.
+
+    Returns:
+        The exit code: 0, or 1 where `doctor` finds something missing, or 2 for a mistake of the user's,
+        which is printed as one sentence. Other exceptions are bugs and keep their traceback.
+    """
+    arguments = _parse(argv)
+    try:
+        return _COMMANDS[arguments.command](arguments)
+    except UserError as error:
+        print(f"megarl: error: {error}", file=sys.stderr)
+        return USER_ERROR
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from megarl.config.load import load_recipe
+
+    loaded = load_recipe(arguments.recipe, arguments.overrides)
+    # Torch and Megatron load here, seconds after a mistake in the recipe would have been reported.
+    from megarl.launch import train
+
+    return train(loaded, [arguments.recipe, *arguments.overrides])
+
+
+def _config(arguments: argparse.Namespace) -> int:
+    from megarl.config.load import load_recipe
+    from megarl.config.show import render
+
+    print(render(load_recipe(arguments.recipe, arguments.overrides), docs=arguments.docs), end="")
+    return 0
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    from megarl.doctor import doctor
+
+    return doctor()
+
+
+_COMMANDS = {"train": _train, "config": _config, "doctor": _doctor}
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="megarl", description="Reinforcement learning for Megatron-core.")
+    parser.add_argument("--version", action="version", version=f"megarl {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    train = commands.add_parser("train", help="train as a recipe says, or resume the run in its output folder")
+    config = commands.add_parser("config", help="print a recipe in full, with the origin of every value")
+    config.add_argument("--docs", action="store_true", help="print the meaning of every key too")
+    commands.add_parser("doctor", help="report what this machine has, and how to get what it lacks")
+    for command in (train, config):
+        command.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML")
+        command.add_argument("overrides", metavar="key=value", nargs="*", help="override of a key of the recipe")
+    # argparse ends a list of positional arguments at the first option; overrides may go on behind it.
+    arguments, rest = parser.parse_known_args(argv)
+    if any(word.startswith("-") for word in rest) or (rest and "overrides" not in arguments):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        arguments.overrides += rest
+    return arguments

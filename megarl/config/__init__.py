@@ -1,0 +1,1 @@
+"""The recipe: typed schema, composition, validation. Imports nothing of megarl but itself."""

@@ -1,0 +1,111 @@
+"""Cross-field checks of the policy's shape, its layout over processes, and its tokenizer."""
+
+from pathlib import Path
+
+from megarl.config.refusal import refusal
+from megarl.config.schema import Recipe
+
+
+def layout_divides_world(recipe: Recipe) -> None:
+    """Tensor times pipeline parallelism must divide the processes evenly."""
+    parallel = recipe.parallel
+    ranks = parallel.tensor * parallel.pipeline
+    if parallel.world_size % ranks:
+        reason = f"is not a multiple of parallel.tensor*parallel.pipeline={ranks}"
+        nearest = max(1, round(parallel.world_size / ranks)) * ranks
+        raise refusal("parallel.world_size", parallel.world_size, reason, f"give a multiple of it, such as {nearest}")
+
+
+def tensor_divides_shape(recipe: Recipe) -> None:
+    """Each tensor-parallel rank must hold the same share of the heads and of the feed-forward layer."""
+    tensor = recipe.parallel.tensor
+    for name in ("num_attention_heads", "ffn_hidden_size"):
+        size = getattr(recipe.model, name)
+        if size % tensor:
+            raise refusal("parallel.tensor", tensor, f"does not divide model.{name}={size}", "give a divisor of it")
+
+
+def groups_fit_heads(recipe: Recipe) -> None:
+    """Every query group must have the same number of heads."""
+    groups, heads = recipe.model.num_query_groups, recipe.model.num_attention_heads
+    if heads % groups:
+        reason = f"does not divide model.num_attention_heads={heads}"
+        raise refusal("model.num_query_groups", groups, reason, "give a divisor of it")
+
+
+def groups_fit_tensor(recipe: Recipe) -> None:
+    """Query groups are split over tensor-parallel ranks, or shared by whole numbers of them (Megatron's rule)."""
+    groups, tensor = recipe.model.num_query_groups, recipe.parallel.tensor
+    if groups % tensor and tensor % groups:
+        reason = f"is neither a multiple nor a divisor of parallel.tensor={tensor}"
+        raise refusal("model.num_query_groups", groups, reason, "change one of the two")
+
+
+def head_dim_is_even(recipe: Recipe) -> None:
+    """Rotary embedding turns pairs of channels."""
+    size = recipe.model.head_dim
+    if size % 2:
+        reason = "is odd and rotary embedding turns pairs of channels"
+        raise refusal("model.head_dim", size, reason, f"give {size - 1} or {size + 1}")
+
+
+def pipeline_divides_layers(recipe: Recipe) -> None:
+    """Every pipeline stage must hold the same number of layers."""
+    stages, layers = recipe.parallel.pipeline, recipe.model.num_layers
+    if layers % stages:
+        raise refusal("parallel.pipeline", stages, f"does not divide model.num_layers={layers}", "give a divisor of it")
+
+
+def init_folder_is_a_model(recipe: Recipe) -> None:
+    """Starting weights must be a folder in Hugging Face layout."""
+    folder = recipe.model.init_from
+    if folder is None:
+        return
+    if not Path(folder).is_dir():
+        raise refusal("model.init_from", folder, "is not a folder", "give the folder of a downloaded model")
+    if not (Path(folder) / "config.json").is_file():
+        raise refusal("model.init_from", folder, "holds no config.json", "give a folder in Hugging Face layout")
+
+
+def tokenizer_path_fits_kind(recipe: Recipe) -> None:
+    """A tokenizer folder is needed for kind=hf, and would be ignored for any other kind."""
+    kind, path = recipe.tokenizer.kind, recipe.tokenizer.path
+    if kind != "hf":
+        if path is not None:
+            reason = f"is not read with tokenizer.kind={kind}"
+            raise refusal("tokenizer.path", path, reason, "set kind=hf or drop the path")
+        return
+    if path is None:
+        raise refusal("tokenizer.path", None, "is needed with tokenizer.kind=hf", "give the tokenizer's folder")
+    if not Path(path).is_dir():
+        raise refusal("tokenizer.path", path, "is not a folder", "give the folder of a Hugging Face tokenizer")
+
+
+def characters_are_tokens(recipe: Recipe) -> None:
+    """A character tokenizer needs distinct characters, and distinct words of several characters."""
+    if recipe.tokenizer.kind != "characters":
+        return
+    alphabet, words = recipe.tokenizer.alphabet, recipe.tokenizer.words
+    if not alphabet:
+        raise refusal("tokenizer.alphabet", alphabet, "is empty", "list the characters that prompts and responses use")
+    twice = [character for character in alphabet if alphabet.count(character) > 1]
+    if twice:
+        raise refusal("tokenizer.alphabet", alphabet, f"holds {twice[0]!r} more than once", "keep one of them")
+    for word in words:
+        if len(word) < 2:
+            raise refusal("tokenizer.words", words, f"holds {word!r}", "put single characters in tokenizer.alphabet")
+        if words.count(word) > 1:
+            raise refusal("tokenizer.words", words, f"holds {word!r} more than once", "keep one of them")
+
+
+MODEL_CHECKS = (
+    layout_divides_world,
+    tensor_divides_shape,
+    groups_fit_heads,
+    groups_fit_tensor,
+    head_dim_is_even,
+    pipeline_divides_layers,
+    init_folder_is_a_model,
+    tokenizer_path_fits_kind,
+    characters_are_tokens,
+)

@@ -1,0 +1,104 @@
+"""Cross-field checks of the training phases and of evaluation."""
+
+from megarl.config.names import KNOWN_OBJECTIVES, is_dotted_path, nearest
+from megarl.config.refusal import refusal
+from megarl.config.schema import Recipe
+
+
+def something_to_do(recipe: Recipe) -> None:
+    """A run must train or evaluate."""
+    if recipe.sft.steps == 0 and recipe.rl.steps == 0 and recipe.evaluate.samples_per_prompt == 0:
+        reason = "leaves nothing to do, as sft.steps and evaluate.samples_per_prompt are 0 too"
+        raise refusal("rl.steps", 0, reason, "set one of the three above 0")
+
+
+def objective_is_known(recipe: Recipe) -> None:
+    """An objective is registered, or a dotted path."""
+    name = recipe.rl.objective.name
+    if name not in KNOWN_OBJECTIVES and not is_dotted_path(name):
+        guess = nearest(name, KNOWN_OBJECTIVES)
+        fix = f"did you mean {guess}?" if guess else f"use one of {', '.join(KNOWN_OBJECTIVES)}"
+        reason = "is neither a registered objective nor a dotted path like module.name"
+        raise refusal("rl.objective.name", name, reason, fix)
+
+
+def objective_reads_options(recipe: Recipe) -> None:
+    """Registered objectives have their own keys and would ignore free options."""
+    objective = recipe.rl.objective
+    if objective.options and objective.name in KNOWN_OBJECTIVES:
+        reason = f"is not read by the registered rl.objective.name={objective.name}"
+        raise refusal("rl.objective.options", objective.options, reason, "drop it or give an objective's dotted path")
+
+
+def group_has_a_spread(recipe: Recipe) -> None:
+    """GRPO compares the responses of one prompt, so it needs two of them (arXiv:2402.03300)."""
+    samples = recipe.rl.samples_per_prompt
+    if recipe.rl.steps > 0 and recipe.rl.advantage == "grpo" and samples < 2:
+        reason = "gives every response an advantage of 0 with rl.advantage=grpo"
+        raise refusal("rl.samples_per_prompt", samples, reason, "give at least 2")
+
+
+def rollouts_split_into_updates(recipe: Recipe) -> None:
+    """Each optimizer step of an RL step must train on the same number of responses, evenly over ranks and passes."""
+    rl = recipe.rl
+    if rl.steps == 0:
+        return
+    if rl.rollouts_per_step % rl.updates_per_step:
+        reason = f"does not divide the {rl.rollouts_per_step} rollouts of a step (prompts_per_step*samples_per_prompt)"
+        raise refusal("rl.updates_per_step", rl.updates_per_step, reason, "give a divisor of that number")
+    batch = rl.rollouts_per_step // rl.updates_per_step
+    _check_split(recipe, batch, "rollouts", "rl.micro_batch_size", rl.micro_batch_size)
+
+
+def demonstrations_split_over_ranks(recipe: Recipe) -> None:
+    """The SFT batch must split evenly over ranks and passes."""
+    if recipe.sft.steps > 0:
+        micro = recipe.sft.micro_batch_size
+        _check_split(recipe, recipe.sft.batch_size, "demonstrations", "sft.micro_batch_size", micro)
+
+
+def response_fits_context(recipe: Recipe) -> None:
+    """A response shares the context with at least one prompt token."""
+    new, context = recipe.rollout.max_new_tokens, recipe.model.max_position_embeddings
+    if new >= context:
+        reason = f"leaves no room for a prompt in model.max_position_embeddings={context}"
+        raise refusal("rollout.max_new_tokens", new, reason, f"give at most {context - 1}, less the longest prompt")
+
+
+def ks_can_be_estimated(recipe: Recipe) -> None:
+    """pass@k is estimated from n samples for 1 <= k <= n (arXiv:2107.03374)."""
+    samples, ks = recipe.evaluate.samples_per_prompt, recipe.evaluate.ks
+    if not ks and samples > 0:
+        raise refusal("evaluate.ks", ks, "is empty", "list at least one k or set evaluate.samples_per_prompt=0")
+    if any(k < 1 for k in ks):
+        raise refusal("evaluate.ks", ks, "holds a k below 1", "give whole numbers from 1 up")
+    if ks != sorted(set(ks)):
+        raise refusal("evaluate.ks", ks, "is not in rising order without repeats", f"write {sorted(set(ks))}")
+    if samples > 0 and ks[-1] > samples:
+        reason = f"holds {ks[-1]}, above evaluate.samples_per_prompt={samples}"
+        raise refusal("evaluate.ks", ks, reason, "drop that k or sample more")
+
+
+def _check_split(recipe: Recipe, batch: int, what: str, micro_path: str, micro: int) -> None:
+    data = recipe.parallel.data
+    if batch % data:
+        reason = f"leaves {data} data-parallel ranks, which do not divide the {batch} {what} of an update"
+        raise refusal("parallel.world_size", recipe.parallel.world_size, reason, "change one of the two")
+    share = batch // data
+    if share % micro:
+        divisors = [size for size in range(1, share + 1) if share % size == 0]
+        best = min(divisors, key=lambda size: abs(size - micro))
+        reason = f"does not divide the {share} {what} of a rank's update"
+        raise refusal(micro_path, micro, reason, f"the nearest size that does is {best}")
+
+
+TRAINING_CHECKS = (
+    something_to_do,
+    objective_is_known,
+    objective_reads_options,
+    group_has_a_spread,
+    rollouts_split_into_updates,
+    demonstrations_split_over_ranks,
+    response_fits_context,
+    ks_can_be_estimated,
+)

@@ -1,0 +1,21 @@
+"""Errors that are the user's to mend: one sentence, exit code 2, no traceback."""
+
+
+class UserError(Exception):
+    """A mistake in a recipe, in data or on the command line.
+
+    The message is one sentence that holds the key, its value, the reason and the fix. The command line
+    prints it alone and exits with code 2; everything else that is raised is a bug and keeps its traceback.
+    """
+
+
+class RecipeError(UserError):
+    """A recipe that cannot be right, found before anything is started."""
+
+
+class DataError(UserError):
+    """A data file that cannot be read as prompts and answers."""
+
+
+class RunFolderError(UserError):
+    """An output folder that cannot be used: it holds another recipe's run, or nothing to resume."""

@@ -1,0 +1,114 @@
+"""From a recipe file and command-line overrides to a checked recipe."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from megarl.config.check_keys import check_layer
+from megarl.config.check_ranges import check_finite, check_range
+from megarl.config.compose import Layer, file_layers, override_layer
+from megarl.config.errors import RecipeError
+from megarl.config.keys import join, keys, sections
+from megarl.config.provenance import leaves, sources
+from megarl.config.schema import Recipe
+from megarl.config.validate import validate
+
+# A run may be resumed with other values of these: they decide where a run writes, how often, and how long it
+# waits, and never a number that it computes. Everything else, the parallel layout included, decides the numbers.
+FREE_ON_RESUME = ("output_dir", "resume", "observe", "checkpoint", "parallel.threads", "parallel.timeout_s")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A recipe that passed every check.
+
+    Attributes:
+        recipe: the recipe as plain dataclasses.
+        tree: the same as nested dicts, interpolations resolved.
+        sources: dotted key -> 'default', the file that set it, or 'command line'; one for every leaf of `tree`.
+    """
+
+    recipe: Recipe
+    tree: dict[str, Any]
+    sources: dict[str, str]
+
+
+def load_recipe(path: str | PathLike[str], overrides: Sequence[str] = ()) -> Loaded:
+    """Reads, composes, resolves and checks a recipe. Nothing is started or written.
+
+    Args:
+        path: recipe file; files under its `defaults` come first and are relative to it.
+        overrides: `key=value` arguments, dotted keys and YAML values, later ones winning.
+
+    Raises:
+        RecipeError: a file, a key, a value or a combination of values cannot be right.
+    """
+    layers = [*file_layers(Path(path)), *(override_layer(argument) for argument in overrides)]
+    for layer in layers:
+        check_layer(layer)
+    tree = _resolve(layers)
+    origin = sources(tree, layers)
+    _check_values(tree, origin)
+    recipe = _build(Recipe, tree, "")
+    validate(recipe)
+    return Loaded(recipe, asdict(recipe), origin)
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """SHA-256, in hex, of everything in the recipe that a resumed run must share with the run it resumes.
+
+    Keys under `FREE_ON_RESUME` are left out. The rest is hashed as canonical JSON: sorted keys, no blanks.
+    """
+    tree = asdict(recipe)
+    for dotted in FREE_ON_RESUME:
+        prefix, _, name = dotted.rpartition(".")
+        del _at(tree, prefix)[name]
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _check_values(tree: dict[str, Any], origin: dict[str, str]) -> None:
+    for path, value in leaves(tree):
+        check_finite(".".join(path), value, origin[".".join(path)])
+    for dotted, key in keys().items():
+        if key.kind is not dict:
+            check_range(key, _at(tree, dotted), origin[dotted])
+
+
+def _resolve(layers: Sequence[Layer]) -> dict[str, Any]:
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Recipe), *(OmegaConf.create(layer.tree) for layer in layers))
+        resolved: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        # What is left to go wrong here is an interpolation: literal values have been checked.
+        place = error.full_key or " or ".join(_interpolated(layers))
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise RecipeError(f"{place} cannot be resolved: {reason}; mend the ${{...}} in it.") from error
+    return {str(name): value for name, value in resolved.items()}
+
+
+def _interpolated(layers: Sequence[Layer]) -> list[str]:
+    found = [path for layer in layers for path, value in leaves(layer.tree) if isinstance(value, str) and "${" in value]
+    return [".".join(path) for path in found]
+
+
+def _build(section: type, tree: dict[str, Any], path: str) -> Any:
+    values = {}
+    for name, value in tree.items():
+        dotted = join(path, name)
+        values[name] = _build(sections()[dotted], value, dotted) if dotted in sections() else value
+    return section(**values)
+
+
+def _at(tree: dict[str, Any], dotted: str) -> Any:
+    node: Any = tree
+    for name in dotted.split(".") if dotted else ():
+        node = node[name]
+    return node

@@ -1,0 +1,57 @@
+"""Recipe sections for the policy's shape, its tokenizer and its place on the machines."""
+
+from dataclasses import dataclass
+from typing import Optional
+
+from megarl.config.fields import key
+
+
+@dataclass
+class ModelConfig:
+    """Shape of the policy. Megatron-core's GPTModel is built from it, and so is the engine's model."""
+
+    family: str = key("qwen2", "Weight layout and architecture family.", choices=("qwen2",))
+    num_layers: int = key(2, "Transformer layers.", low=1)
+    hidden_size: int = key(64, "Width of the residual stream.", low=1)
+    ffn_hidden_size: int = key(128, "Width of the SwiGLU feed-forward layer.", low=1)
+    num_attention_heads: int = key(2, "Query heads.", low=1)
+    num_query_groups: int = key(1, "Key-value heads (grouped-query attention).", low=1)
+    head_dim: int = key(32, "Size of one head; vLLM's CPU kernels take 32, 64, 80, 96, 112, 128.", low=2)
+    max_position_embeddings: int = key(128, "Context length, in tokens.", low=2)
+    rope_theta: float = key(10000.0, "Base of the rotary embedding.", above=0)
+    norm_eps: float = key(1e-6, "RMSNorm epsilon.", above=0)
+    tie_embeddings: bool = key(True, "Whether the output layer shares the embedding's weight.")
+    embedding_init_std: float = key(0.02, "Standard deviation of the embedding at initialisation.", above=0)
+    init_from: Optional[str] = key(None, "Folder in Hugging Face layout to start from; random weights if null.")
+
+
+@dataclass
+class TokenizerConfig:
+    """How text becomes token ids."""
+
+    kind: str = key(
+        "characters",
+        "'characters' builds a character tokenizer from the two keys below; 'hf' loads `path`.",
+        choices=("characters", "hf"),
+    )
+    path: Optional[str] = key(None, "Folder of a Hugging Face tokenizer, for kind=hf.")
+    alphabet: str = key("0123456789+-*=;()?ABCDE, #}", "Characters, one token each, for kind=characters.")
+    words: list[str] = key(
+        factory=lambda: ["\\boxed{"], doc="Strings of several characters that are one token, for kind=characters."
+    )
+
+
+@dataclass
+class ParallelConfig:
+    """How the trainer's processes share the model and the batch."""
+
+    world_size: int = key(1, "Trainer processes; data parallelism is what tensor and pipeline leave over.", low=1)
+    tensor: int = key(1, "Tensor-parallel size.", low=1)
+    pipeline: int = key(1, "Pipeline-parallel size.", low=1)
+    threads: int = key(1, "CPU threads a process.", low=1)
+    timeout_s: float = key(600.0, "Seconds after which a collective that a rank did not join is an error.", above=0)
+
+    @property
+    def data(self) -> int:
+        """Data-parallel size."""
+        return self.world_size // (self.tensor * self.pipeline)

@@ -1,0 +1,21 @@
+"""Names that a recipe may use, and the search for the name that was probably meant."""
+
+import difflib
+from collections.abc import Iterable
+
+# The registries themselves live in layers above this one; their tests hold them equal to these tuples.
+KNOWN_OBJECTIVES = ("grpo",)
+KNOWN_REWARDS = ("boxed_answer", "exact", "reasoning_gym")
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The name in `known` most like `word`, or None where nothing comes close."""
+    # Looser than difflib's .6, so that the first half of a name finds it.
+    matches = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def is_dotted_path(name: str) -> bool:
+    """Whether `name` reads as `module.attribute`: two or more identifiers joined by dots."""
+    parts = name.split(".")
+    return len(parts) > 1 and all(part.isidentifier() for part in parts)

@@ -1,0 +1,23 @@
+"""Recipe sections for what a run leaves behind."""
+
+from dataclasses import dataclass
+from typing import Optional
+
+from megarl.config.fields import key
+
+
+@dataclass
+class CheckpointConfig:
+    """When training state is saved and how much of it is kept."""
+
+    every: int = key(20, "RL steps between checkpoints; 0 saves at the end of a phase and on a stop only.", low=0)
+    sft_every: int = key(0, "SFT steps between checkpoints; 0 saves at the end of the phase and on a stop only.", low=0)
+    keep: int = key(2, "Checkpoints kept; older ones are deleted.", low=1)
+
+
+@dataclass
+class ObserveConfig:
+    """Metrics and samples. `metrics.jsonl` and TensorBoard are always written."""
+
+    wandb_project: Optional[str] = key(None, "Weights & Biases project; null leaves it out.")
+    samples_per_step: int = key(4, "Rollouts a step written to samples.jsonl.", low=0)

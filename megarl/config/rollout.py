@@ -1,0 +1,23 @@
+"""Recipe sections for generation and evaluation."""
+
+from dataclasses import dataclass
+
+from megarl.config.fields import key
+
+
+@dataclass
+class RolloutConfig:
+    """The engine and how it samples. The trainer's log-probs use the same temperature."""
+
+    engine: str = key("embedded", "The rollout engine.", choices=("embedded",))
+    temperature: float = key(1.0, "Sampling temperature; logits are divided by it.", above=0)
+    max_new_tokens: int = key(64, "Longest response, in tokens, end token included.", low=1)
+    max_batch_size: int = key(2048, "Responses that the embedded engine decodes at once, a process.", low=1)
+
+
+@dataclass
+class EvaluateConfig:
+    """pass@k on the evaluation prompts, before and after RL."""
+
+    samples_per_prompt: int = key(64, "Responses a prompt; 0 turns evaluation off.", low=0)
+    ks: list[int] = key(factory=lambda: [1, 2, 4, 8, 16, 32], doc="The k of pass@k; none above samples_per_prompt.")

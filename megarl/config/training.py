@@ -1,0 +1,69 @@
+"""Recipe sections for the two training phases."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from megarl.config.fields import key
+
+
+@dataclass
+class OptimizerConfig:
+    """AdamW with a linear schedule, through Megatron-core's optimizer and scheduler."""
+
+    lr: float = key(1e-3, "Peak learning rate.", above=0)
+    min_lr_ratio: float = key(0.1, "Last learning rate as a share of the peak.", low=0, high=1)
+    warmup_steps: int = key(0, "Optimizer steps over which the rate rises from 0.", low=0)
+    beta1: float = key(0.9, "AdamW's first decay rate.", low=0, high=0.9999999)
+    beta2: float = key(0.95, "AdamW's second decay rate.", low=0, high=0.9999999)
+    eps: float = key(1e-8, "AdamW's epsilon.", above=0)
+    weight_decay: float = key(0.0, "Decoupled weight decay; norms and biases have none.", low=0)
+    clip_grad: float = key(1.0, "Largest global gradient norm; 0 turns clipping off.", low=0)
+
+
+@dataclass
+class SFTConfig:
+    """Supervised warm start on the source's demonstrations."""
+
+    steps: int = key(0, "Optimizer steps; 0 skips the phase.", low=0)
+    batch_size: int = key(32, "Demonstrations an optimizer step, over all ranks.", low=1)
+    micro_batch_size: int = key(32, "Demonstrations a rank runs at once.", low=1)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+
+
+@dataclass
+class ObjectiveConfig:
+    """The policy loss."""
+
+    name: str = key("grpo", "A registered objective (see docs/objectives.md) or the dotted path of one.")
+    clip_low: float = key(0.2, "The ratio is clipped below at 1 - clip_low.", low=0, high=1)
+    clip_high: float = key(0.2, "The ratio is clipped above at 1 + clip_high.", low=0)
+    kl_coefficient: float = key(0.001, "Weight of k3(policy, reference) in the loss, in nats a token.", low=0)
+    normalisation: str = key(
+        "token_mean",
+        "How token terms become one number: mean over all tokens, or over responses of each response's token mean.",
+        choices=("token_mean", "seq_mean_token_mean"),
+    )
+    options: dict[str, Any] = key(factory=dict, doc="Settings of an objective given by its dotted path.")
+
+
+@dataclass
+class RLConfig:
+    """Reinforcement learning: rollouts, rewards, advantages, updates."""
+
+    steps: int = key(60, "Steps; each rolls out one batch and trains on it.", low=0)
+    prompts_per_step: int = key(16, "Prompts a step.", low=1)
+    samples_per_prompt: int = key(16, "Responses a prompt (the group).", low=1)
+    updates_per_step: int = key(1, "Optimizer steps on one batch of rollouts.", low=1)
+    micro_batch_size: int = key(64, "Responses a rank runs at once.", low=1)
+    advantage: str = key("grpo", "Advantage estimator (see docs/objectives.md).", choices=("grpo",))
+    measure_reference: bool = key(
+        True,
+        "Score each batch under the starting policy too, for kl/reference_*; a KL term in the loss does so anyway.",
+    )
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+
+    @property
+    def rollouts_per_step(self) -> int:
+        """Responses that one step trains on, over all ranks."""
+        return self.prompts_per_step * self.samples_per_prompt

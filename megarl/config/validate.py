@@ -1,0 +1,16 @@
+"""Checks of keys against each other, and against the files they name."""
+
+from megarl.config.check_data import DATA_CHECKS
+from megarl.config.check_model import MODEL_CHECKS
+from megarl.config.check_training import TRAINING_CHECKS
+from megarl.config.schema import Recipe
+
+
+def validate(recipe: Recipe) -> None:
+    """Refuses a recipe whose keys contradict each other. Types and ranges are taken for granted.
+
+    Raises:
+        RecipeError: for the first contradiction found, naming the key to change.
+    """
+    for check in (*MODEL_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS):
+        check(recipe)

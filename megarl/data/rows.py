@@ -1,0 +1,117 @@
+"""Rows of prompts and answers, read from JSONL or parquet files."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from megarl.config.data import DataConfig
+from megarl.config.errors import DataError
+from megarl.config.names import nearest
+from megarl.config.refusal import in_words
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a file.
+
+    Attributes:
+        number: line of a JSONL file or row of a parquet file, counted from 1.
+        prompt: text of the prompt column.
+        answer: text of the answer column; numbers are taken as they are written.
+        demonstration: text of the demonstration column; None where the recipe names none.
+    """
+
+    number: int
+    prompt: str
+    answer: str
+    demonstration: str | None
+
+
+def read_rows(key: str, path: str, data: DataConfig) -> list[Row]:
+    """All rows of a file, in its order.
+
+    Args:
+        key: recipe key that names the file, for messages.
+        path: a .jsonl file in UTF-8 (blank lines are skipped) or a .parquet file.
+        data: names the columns.
+
+    Raises:
+        DataError: the file cannot be read, is empty or lacks a column, or a row lacks a prompt or an answer.
+    """
+    columns = {"data.prompt_column": data.prompt_column, "data.answer_column": data.answer_column}
+    if data.demonstration_column is not None:
+        columns["data.demonstration_column"] = data.demonstration_column
+    suffix = Path(path).suffix
+    if suffix not in (".jsonl", ".parquet"):
+        raise DataError(f"{key}={path} is neither .jsonl nor .parquet; convert the file to one of them.")
+    if not Path(path).is_file():
+        raise DataError(f"{key}={path} is not a file; check the path, which is relative to the working folder.")
+    records = _jsonl_records(path) if suffix == ".jsonl" else _parquet_records(path, columns)
+    unit = "line" if suffix == ".jsonl" else "row"
+    rows = [_row(f"{path}, {unit} {number}", number, record, columns) for number, record in records]
+    if not rows:
+        raise DataError(f"{key}={path} is empty; give a file with at least one row.")
+    return rows
+
+
+def _jsonl_records(path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                # numbers are kept as written: an answer 0.10 stays 0.10
+                record = json.loads(line.decode(), parse_int=str, parse_float=str)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path}, line {number}: not JSON ({error}); mend or remove the line.") from error
+            if not isinstance(record, dict):
+                raise DataError(
+                    f"{path}, line {number}: {in_words(record)} is not a JSON object; write a row as one object."
+                )
+            yield number, record
+
+
+def _parquet_records(path: str, columns: Mapping[str, str]) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    try:
+        there = pyarrow.parquet.read_schema(path).names
+        for key, column in columns.items():
+            _require(path, key, column, there)
+        table = pyarrow.parquet.read_table(path, columns=list(dict.fromkeys(columns.values())))
+    except (pyarrow.ArrowException, OSError) as error:
+        first_line = str(error).split("\n")[0]
+        raise DataError(f"{path} cannot be read as parquet ({first_line}); write the file again.") from error
+    return enumerate(table.to_pylist(), start=1)
+
+
+def _row(place: str, number: int, record: Mapping[str, Any], columns: Mapping[str, str]) -> Row:
+    texts: list[str | None] = [None, None, None]
+    for position, (key, column) in enumerate(columns.items()):
+        _require(place, key, column, list(record))
+        texts[position] = _text(place, key, column, record[column])
+    prompt, answer, demonstration = texts
+    assert prompt is not None
+    assert answer is not None
+    return Row(number, prompt, answer, demonstration)
+
+
+def _require(place: str, key: str, column: str, there: Sequence[str]) -> None:
+    if column in there:
+        return
+    guess = nearest(column, there)
+    fix = f"did you mean {guess}?" if guess else f"set {key} to the right one."
+    raise DataError(f"{place}: no column {column} ({key}) among {in_words(', '.join(there))}; {fix}")
+
+
+def _text(place: str, key: str, column: str, value: Any) -> str:
+    number = isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value)
+    if number or (isinstance(value, str) and value.strip()):
+        return str(value)
+    what = "blank" if isinstance(value, str) else "neither text nor a number"
+    raise DataError(f"{place}: {column}={in_words(value)} ({key}) is {what}; give a text or remove the row.")

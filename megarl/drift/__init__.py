@@ -1,0 +1,5 @@
+"""Drift between trainer and engine: tensors in, numbers out."""
+
+from megarl.drift.tokens import drift_metrics
+
+__all__ = ["drift_metrics"]

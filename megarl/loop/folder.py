@@ -1,0 +1,96 @@
+"""The run's folder: whose run it holds, and that only one process works in it."""
+
+import fcntl
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+from megarl.config.errors import RunFolderError
+from megarl.config.load import recipe_hash
+from megarl.config.schema import Recipe
+from megarl.observe.files import write_json_atomic
+
+RUN_FILE = "run.json"
+CHECKPOINTS = "checkpoints"
+_LOCK_FILE = ".lock"
+
+
+def check_folder(recipe: Recipe) -> None:
+    """Refuses a folder that this recipe must not write to. Changes nothing.
+
+    Raises:
+        RunFolderError: it holds another recipe's run, or files that are no run; or `resume` forbids what it finds.
+    """
+    folder = Path(recipe.output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise RunFolderError(f"output_dir={folder} is a file; name a folder.")
+    held = _held_run(folder)
+    if held is None:
+        if recipe.resume == "must":
+            raise RunFolderError(f"resume=must, but output_dir={folder} holds no run; set resume=auto to start one.")
+        if folder.exists() and any(path.name != _LOCK_FILE for path in folder.iterdir()):
+            raise RunFolderError(f"output_dir={folder} holds files that are not a run; name an empty or new folder.")
+        return
+    if recipe.resume == "never":
+        raise RunFolderError(
+            f"resume=never, but output_dir={folder} holds a run; name another folder or set resume=auto."
+        )
+    if held.get("recipe_hash") != recipe_hash(recipe):
+        raise RunFolderError(
+            f"output_dir={folder} holds the run of another recipe (it differs in {_difference(held, recipe)}); "
+            "name another folder, or give the recipe that the run was started with."
+        )
+
+
+def claim_folder(recipe: Recipe, facts: dict[str, Any]) -> TextIO:
+    """Makes the folder this recipe's, and locks it for as long as the returned file is open.
+
+    Args:
+        recipe: the recipe that `check_folder` let pass.
+        facts: what else the run's file tells: library versions.
+
+    Raises:
+        RunFolderError: another process works in the folder.
+    """
+    folder = Path(recipe.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = open(folder / _LOCK_FILE, "w")  # noqa: SIM115 - held for the life of the run
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        raise RunFolderError(
+            f"output_dir={folder} is in use by another process; wait for it or name another."
+        ) from error
+    if not (folder / RUN_FILE).exists():
+        run = {"recipe_hash": recipe_hash(recipe), "recipe": asdict(recipe), **facts}
+        write_json_atomic(folder / RUN_FILE, run)
+    return lock
+
+
+def _held_run(folder: Path) -> dict[str, Any] | None:
+    file = folder / RUN_FILE
+    if not file.exists():
+        return None
+    try:
+        held = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{file} cannot be read ({error}); name another output_dir.") from error
+    return held if isinstance(held, dict) else {}
+
+
+def _difference(held: dict[str, Any], recipe: Recipe) -> str:
+    """The dotted keys whose values differ, at most three of them."""
+    before, after = _flat(held.get("recipe", {})), _flat(asdict(recipe))
+    keys = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+    keys = [key for key in keys if key not in ("output_dir", "resume")]
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "") or "its version"
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {
+        key: value for name, part in tree.items() for key, value in _flat(part, f"{prefix}.{name}".strip(".")).items()
+    }

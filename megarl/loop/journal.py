@@ -1,0 +1,71 @@
+"""What a run writes down and shows: on the main rank; the others keep silent."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from megarl.checkpoint.state import PHASES, Phase, RunState
+from megarl.config.schema import Recipe
+from megarl.observe.metrics import MetricsWriter
+from megarl.observe.progress import Progress
+from megarl.observe.samples import Sample, SampleWriter
+
+SHOWN = {
+    "sft": {"loss": "sft/loss"},
+    "rl": {
+        "reward": "reward/mean",
+        "tokens": "response/tokens_mean",
+        "entropy": "policy/entropy",
+        "kl": "kl/reference_k3",
+        "drift": "drift/abs_mean",
+    },
+}
+"""Which metrics a phase's progress line shows, by their short names."""
+
+
+class Journal:
+    """Metrics, samples and progress of one run; a context that closes them."""
+
+    def __init__(self, recipe: Recipe, *, is_main: bool) -> None:
+        """Opens nothing yet. Args: recipe: the run's. is_main: whether this rank writes."""
+        self._recipe, self._is_main = recipe, is_main
+        self._open = ExitStack()
+
+    def __enter__(self) -> "Journal":
+        if self._is_main:
+            folder = Path(self._recipe.output_dir)
+            self._metrics = self._open.enter_context(
+                MetricsWriter(folder, wandb_project=self._recipe.observe.wandb_project, run_config=asdict(self._recipe))
+            )
+            self._samples = self._open.enter_context(SampleWriter(folder))
+            self._progress = self._open.enter_context(Progress())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def rewind(self, state: RunState) -> None:
+        """Drops what a run resumed at `state` will write again."""
+        if self._is_main:
+            self._metrics.rewind(PHASES, state.phase, state.step)
+            self._samples.rewind(PHASES, state.phase, state.step)
+
+    def begin(self, phase: Phase, total: int, start: int) -> None:
+        """A phase begins, or goes on after `start` steps."""
+        if self._is_main:
+            self._progress.phase(phase, total, start)
+
+    def step(self, phase: Phase, step: int, values: Mapping[str, float], samples: Sequence[Sample] = ()) -> None:
+        """A step is over."""
+        if self._is_main:
+            self._samples.write(step, samples, phase)
+            self._metrics.write(phase, step, values)
+            self._progress.advance(
+                step, {short: values[name] for short, name in SHOWN[phase].items() if name in values}
+            )
+
+    def note(self, message: str) -> None:
+        """Shows a line that stays."""
+        if self._is_main:
+            self._progress.note(message)

@@ -1,0 +1,166 @@
+"""Everything a run is made of, built once from the recipe."""
+
+import platform as python_platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers import PreTrainedTokenizerFast
+
+from megarl.checkpoint.state import RunState
+from megarl.checkpoint.store import CheckpointStore
+from megarl.checkpoint.tensors import save_tensors
+from megarl.config.errors import DataError
+from megarl.config.load import recipe_hash
+from megarl.config.schema import Recipe
+from megarl.data.problem import Problem, Source
+from megarl.data.registry import build_source
+from megarl.data.tokenizer import build_tokenizer, decode, encode
+from megarl.loop.folder import CHECKPOINTS
+from megarl.loop.journal import Journal
+from megarl.loop.stop import StopFlag, Stopped
+from megarl.megatron.policy import FrozenModel, Policy
+from megarl.megatron.world import Layout
+from megarl.objectives.batch import Objective
+from megarl.objectives.registry import build_objective
+from megarl.rewards.registry import build_reward
+from megarl.rewards.reward import Reward
+from megarl.rollout.build import build_engine
+from megarl.rollout.distribute import generate_on_all_ranks
+from megarl.rollout.engine import Engine
+from megarl.rollout.types import Completion, Request, SamplingParams
+
+
+@dataclass
+class Run:
+    """One run on one process. Every method that generates, scores or saves is collective."""
+
+    recipe: Recipe
+    layout: Layout
+    source: Source
+    tokenizer: PreTrainedTokenizerFast
+    reward: Reward
+    objective: Objective
+    policy: Policy
+    engine: Engine
+    store: CheckpointStore
+    journal: Journal
+    stop: StopFlag
+    reference: FrozenModel | None = None
+    state: RunState = field(default_factory=RunState)
+    saved: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return Path(self.recipe.output_dir)
+
+    @property
+    def stop_token_id(self) -> int:
+        """The token that ends a response."""
+        return int(self.tokenizer.eos_token_id)
+
+    def sampling(self, *, greedy: bool = False) -> SamplingParams:
+        """The recipe's sampling settings."""
+        rollout = self.recipe.rollout
+        return SamplingParams(rollout.temperature, rollout.max_new_tokens, self.stop_token_id, greedy)
+
+    def requests(self, problems: Sequence[Problem], samples: int, stream: str) -> list[Request]:
+        """`samples` requests for each problem, group by group.
+
+        Raises:
+            DataError: a prompt leaves no room for the longest response.
+        """
+        room = self.recipe.model.max_position_embeddings - self.recipe.rollout.max_new_tokens
+        requests = []
+        for problem in problems:
+            prompt_ids = tuple(encode(self.tokenizer, problem.prompt))
+            if len(prompt_ids) > room:
+                raise DataError(
+                    f"prompt {problem.id} has {len(prompt_ids)} tokens, which with rollout.max_new_tokens="
+                    f"{self.recipe.rollout.max_new_tokens} exceeds model.max_position_embeddings="
+                    f"{self.recipe.model.max_position_embeddings}; shorten it or raise the latter."
+                )
+            requests += [Request(problem.id, sample, prompt_ids, stream) for sample in range(samples)]
+        return requests
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingParams) -> list[Completion]:
+        """Completions of all requests, on every rank. Between the engine's batches a stop signal is heeded.
+
+        Raises:
+            Stopped: see `heed_stop`.
+        """
+        at_once = self.recipe.rollout.max_batch_size * self.layout.world_size
+        completions: list[Completion] = []
+        for begin in range(0, len(requests), at_once):
+            self.heed_stop()
+            part = requests[begin : begin + at_once]
+            completions += generate_on_all_ranks(self.engine, part, sampling, self.layout.rank, self.layout.world_size)
+        return completions
+
+    def response_text(self, completion: Completion) -> str:
+        """The response as text, without its end token."""
+        return decode(self.tokenizer, list(completion.token_ids))
+
+    def heed_stop(self) -> None:
+        """Ends the run where a signal asked for it: to be called only where the weights are those of `state`.
+
+        Raises:
+            Stopped: the state was saved, on every rank.
+        """
+        number = torch.tensor(self.stop.signal_number)
+        if self.layout.world_size > 1:
+            dist.all_reduce(number, op=dist.ReduceOp.MAX)
+        if number > 0:
+            self.save()
+            raise Stopped(int(number))
+
+    def save(self) -> None:
+        """Checkpoints the state, unless the newest checkpoint is of this state already."""
+        if self.saved == self.state.folder_name:
+            return
+        if self.layout.is_main:
+            self.store.begin()
+        save_tensors(self.policy, self.store.staging)
+        if self.layout.is_main:
+            self.store.commit(self.state, {"recipe_hash": recipe_hash(self.recipe), **facts()})
+        self.saved = self.state.folder_name
+
+
+def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) -> Run:
+    """Builds every part; weights, optimizer and state are still to be loaded (see `loop.start`)."""
+    tokenizer = build_tokenizer(recipe.tokenizer)
+    vocab_size = len(tokenizer)
+    return Run(
+        recipe=recipe,
+        layout=layout,
+        source=build_source(recipe),
+        tokenizer=tokenizer,
+        reward=build_reward(recipe),
+        objective=build_objective(recipe.rl.objective),
+        policy=Policy(recipe, layout, vocab_size),
+        engine=build_engine(recipe, vocab_size),
+        store=CheckpointStore(Path(recipe.output_dir) / CHECKPOINTS, recipe.checkpoint.keep),
+        journal=journal,
+        stop=stop,
+    )
+
+
+def facts() -> dict[str, Any]:
+    """What a checkpoint and a run record about the software."""
+    libraries = ("megarl", "torch", "megatron-core", "transformers")
+    return {"python": python_platform.python_version(), "libraries": {name: version(name) for name in libraries}}
+
+
+@contextmanager
+def timed(seconds: dict[str, float], name: str, now: Callable[[], float] = time.perf_counter) -> Iterator[None]:
+    """Adds the block's wall time to seconds[name]."""
+    begin = now()
+    yield
+    seconds[name] = seconds.get(name, 0.0) + now() - begin

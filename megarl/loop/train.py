@@ -1,0 +1,91 @@
+"""A whole run on one process of the trainer: warm start, evaluation, reinforcement learning, evaluation."""
+
+from megarl.checkpoint.hf import export_hf
+from megarl.config.schema import Recipe
+from megarl.data.tokenizer import save_tokenizer
+from megarl.loop.evaluation import evaluate
+from megarl.loop.folder import claim_folder
+from megarl.loop.journal import Journal
+from megarl.loop.rl import rl_step
+from megarl.loop.run import Run, build_run, facts
+from megarl.loop.sft import sft_step
+from megarl.loop.start import begin_phase, begin_reference, start
+from megarl.loop.stop import StopFlag
+from megarl.megatron.world import join_world, leave_world
+from megarl.observe.files import write_json_atomic
+from megarl.observe.summary import write_summary
+from megarl.sync.in_process import push_weights
+
+EVALUATIONS_FILE = "evaluations.json"
+FINAL_MODEL = "model"
+
+
+def train(recipe: Recipe, stop: StopFlag) -> None:
+    """Runs the recipe to its end, or on from its newest checkpoint. Collective: every process calls it.
+
+    Raises:
+        Stopped: a signal ended it; the state was saved.
+        RunFolderError: the folder is in use.
+    """
+    layout = join_world(recipe.parallel, recipe.seed)
+    lock = claim_folder(recipe, facts()) if layout.is_main else None
+    with Journal(recipe, is_main=layout.is_main) as journal:
+        run = build_run(recipe, layout, journal, stop)
+        start(run)
+        if run.state.phase == "sft":
+            _warm_start(run)
+        if run.state.phase == "rl":
+            _reinforce(run)
+    if layout.is_main:
+        write_summary(run.folder)
+    leave_world()
+    if lock is not None:
+        lock.close()
+
+
+def _warm_start(run: Run) -> None:
+    config, state = run.recipe.sft, run.state
+    run.journal.begin("sft", config.steps, state.step)
+    while state.step < config.steps:
+        run.heed_stop()
+        metrics = sft_step(run)
+        state.step += 1
+        run.journal.step("sft", state.step, metrics)
+        every = run.recipe.checkpoint.sft_every
+        if every and state.step % every == 0 and state.step < config.steps:
+            run.save()
+    state.phase, state.step = "rl", 0
+    begin_phase(run)
+    run.save()
+
+
+def _reinforce(run: Run) -> None:
+    config, state = run.recipe.rl, run.state
+    begin_reference(run)
+    push_weights(run.policy, run.engine, state.weight_version)
+    _evaluate_once(run, "before")
+    run.journal.begin("rl", config.steps, state.step)
+    while state.step < config.steps:
+        run.heed_stop()
+        metrics, samples = rl_step(run)
+        state.step += 1
+        run.journal.step("rl", state.step, metrics, samples)
+        every = run.recipe.checkpoint.every
+        if every and state.step % every == 0 and state.step < config.steps:
+            run.save()
+    _evaluate_once(run, "after")
+    if run.layout.is_main:
+        save_tokenizer(run.tokenizer, run.folder / "tokenizer")
+    export_hf(run.policy, run.folder / FINAL_MODEL, {})
+    state.phase, state.step = "done", 0
+    run.save()
+
+
+def _evaluate_once(run: Run, occasion: str) -> None:
+    """Evaluates unless the state holds the result already; the file is written from the state alone."""
+    state = run.state
+    if run.recipe.evaluate.samples_per_prompt > 0 and occasion not in state.evaluations:
+        run.journal.note(f"evaluating {occasion} RL on {run.recipe.data.eval_prompts} prompts")
+        state.evaluations[occasion] = evaluate(run)
+    if run.layout.is_main:
+        write_json_atomic(run.folder / EVALUATIONS_FILE, state.evaluations)

@@ -1,0 +1,88 @@
+"""Responses as padded tensors, ready for the trainer."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """B sequences of prompt and response, padded on the right to T + 1 tokens; position t predicts token t + 1.
+
+    Attributes:
+        tokens_BT: int64, the tokens that are read.
+        targets_BT: int64, the tokens that are predicted.
+        mask_BT: bool, True where the target is a token of the response.
+        advantages_BT: fp32, or None before they are known; likewise the log-probs, in nats.
+        old_log_probs_BT: by the trainer, before this batch's first update.
+        rollout_log_probs_BT: by the engine; NaN where it gave none.
+        reference_log_probs_BT: by the reference policy.
+    """
+
+    tokens_BT: Tensor
+    targets_BT: Tensor
+    mask_BT: Tensor
+    advantages_BT: Tensor | None = None
+    old_log_probs_BT: Tensor | None = None
+    rollout_log_probs_BT: Tensor | None = None
+    reference_log_probs_BT: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens_BT)
+
+    def __getitem__(self, rows: slice) -> "TrainBatch":
+        """The sequences of a slice."""
+        tensors: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return TrainBatch(**{name: None if value is None else value[rows] for name, value in tensors.items()})
+
+    def counts(self) -> dict[str, int]:
+        """`total_tokens` that are trained and `total_responses` with at least one, for the normalisation."""
+        return {
+            "total_tokens": int(self.mask_BT.sum()),
+            "total_responses": int(self.mask_BT.any(dim=1).sum()),
+        }
+
+    def with_rollout(
+        self,
+        advantages_B: Tensor,
+        *,
+        old_log_probs_BT: Tensor,
+        rollout_log_probs_BT: Tensor | None = None,
+        reference_log_probs_BT: Tensor | None = None,
+    ) -> "TrainBatch":
+        """The batch with what an objective needs: one advantage a response, given to each of its tokens."""
+        return replace(
+            self,
+            advantages_BT=advantages_B.to(self.mask_BT.device)[:, None].expand(self.mask_BT.shape),
+            old_log_probs_BT=old_log_probs_BT,
+            rollout_log_probs_BT=rollout_log_probs_BT,
+            reference_log_probs_BT=reference_log_probs_BT,
+        )
+
+    def micro_batches(self, size: int) -> Iterator["TrainBatch"]:
+        """Consecutive slices of `size` sequences."""
+        return (self[begin : begin + size] for begin in range(0, len(self), size))
+
+
+def pad_batch(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], device: torch.device) -> TrainBatch:
+    """Lays prompts and responses out as one batch. Padding is token 0, which the mask and causality both hide."""
+    width = max(len(prompt) + len(response) for prompt, response in zip(prompts, responses, strict=True))
+    ids = torch.zeros(len(prompts), width, dtype=torch.int64)
+    mask = torch.zeros(len(prompts), width, dtype=torch.bool)
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        end = len(prompt) + len(response)
+        ids[row, :end] = torch.tensor([*prompt, *response])
+        mask[row, len(prompt) : end] = True
+    ids, mask = ids.to(device), mask.to(device)
+    return TrainBatch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), mask[:, 1:].contiguous())
+
+
+def on_targets(batch: TrainBatch, values: Sequence[Sequence[float]]) -> Tensor:
+    """Per-token values of the responses, laid out on the batch's targets; NaN elsewhere, fp32 [B, T]."""
+    laid_out = torch.full(batch.mask_BT.shape, float("nan"), device=batch.mask_BT.device)
+    flat = torch.tensor([value for row in values for value in row], device=laid_out.device)
+    laid_out[batch.mask_BT] = flat
+    return laid_out

@@ -1,0 +1,72 @@
+"""Builds Megatron-core's GPTModel from the recipe. The one place that constructs a model."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from megarl.config.model import ModelConfig, ParallelConfig
+from megarl.platform.layers.spec import gpt_block_spec
+from megarl.platform.platform import current
+
+
+def padded_vocabulary(vocab_size: int, tensor_parallel: int) -> int:
+    """Rows of the embedding: the vocabulary rounded up to a multiple of the tensor-parallel size."""
+    return math.ceil(vocab_size / tensor_parallel) * tensor_parallel
+
+
+def transformer_config(model: ModelConfig, parallel: ParallelConfig) -> TransformerConfig:
+    """Megatron-core's configuration of the recipe's model."""
+    return TransformerConfig(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        num_query_groups=model.num_query_groups,
+        kv_channels=model.head_dim,
+        normalization="RMSNorm",
+        layernorm_epsilon=model.norm_eps,
+        gated_linear_unit=True,
+        activation_func=F.silu,
+        add_bias_linear=False,
+        add_qkv_bias=True,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        params_dtype=torch.float32,
+        pipeline_dtype=torch.float32,
+        tensor_model_parallel_size=parallel.tensor,
+        pipeline_model_parallel_size=parallel.pipeline,
+        # the weights come from `weights.py` under every layout; this only keeps construction off the GPU's RNG
+        use_cpu_initialization=True,
+        # the loss functions return sums, and finalize_model_grads divides by the global token count
+        calculate_per_token_loss=True,
+        # Apex's fused weight-gradient kernel, which neither torch nor TE ships
+        gradient_accumulation_fusion=False,
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+    )
+
+
+def build_model(model: ModelConfig, parallel: ParallelConfig, vocab_size: int) -> GPTModel:
+    """This rank's stage of the model, on the platform's device, with weights still to be loaded.
+
+    Its forward takes tokens [b, s], positions [b, s] and no mask (attention is causal) and returns, on the last
+    stage and without labels, the vocabulary-parallel logits [b, s, V / tensor].
+    """
+    config = transformer_config(model, parallel)
+    return GPTModel(
+        config,
+        gpt_block_spec(config),
+        vocab_size=padded_vocabulary(vocab_size, parallel.tensor),
+        max_sequence_length=model.max_position_embeddings,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+        position_embedding_type="rope",
+        rotary_base=int(model.rope_theta),
+        share_embeddings_and_output_weights=model.tie_embeddings,
+        parallel_output=True,
+    ).to(current().device)

@@ -1,0 +1,159 @@
+"""Weights in and out of a Megatron-core model, in Hugging Face names, under any tensor and pipeline layout."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+from megatron.core.utils import unwrap_model
+from safetensors import safe_open
+from torch import Tensor
+from torch.nn import Parameter
+
+from megarl.config.model import ModelConfig
+from megarl.megatron.models import FAMILIES
+from megarl.megatron.models.mapping import Mapping
+from megarl.platform.platform import current
+
+ReadTensor = Callable[[str], Tensor]
+"""Gives the full Hugging Face tensor of that name."""
+
+_LAYER = re.compile(r"(decoder\.layers\.)(\d+)")
+
+
+def load_weights(chunk: torch.nn.Module, model: ModelConfig, read: ReadTensor) -> None:
+    """Fills this rank's parameters. No rank waits for another: each reads what its shard is cut from.
+
+    Raises:
+        ValueError: a tensor has another shape than the recipe's model.
+    """
+    with torch.no_grad():
+        for name, parameter in _parameters(chunk):
+            mapping = FAMILIES[model.family].mapping(name, model)
+            full = mapping.merge([read(hf_name) for hf_name in mapping.hf_names])
+            shard = _shard(full, parameter, mapping)
+            if shard.shape != parameter.shape:
+                raise ValueError(
+                    f"{name}: the weights give {tuple(shard.shape)}, the model has {tuple(parameter.shape)}"
+                )
+            parameter.copy_(shard)
+
+
+def export_weights(chunk: torch.nn.Module, model: ModelConfig, vocab_size: int) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the model, one parameter at a time, on every rank. Collective: all ranks must drain it.
+
+    Yields:
+        Hugging Face name and full, detached tensor; a tied head is yielded once, as the embedding.
+    """
+    local = dict(_parameters(chunk))
+    ranks = dist.get_process_group_ranks(parallel_state.get_pipeline_model_parallel_group())
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    for source, names in enumerate(_names_by_stage(list(local), len(ranks))):
+        for name in names:
+            if name == "output_layer.weight" and model.tie_embeddings:
+                continue
+            mapping = FAMILIES[model.family].mapping(name, model)
+            full = _gather(local[name], mapping) if source == stage else None
+            if len(ranks) > 1:
+                full = _broadcast(full, ranks[source])
+            assert full is not None
+            if mapping.is_vocabulary:
+                full = full[:vocab_size]
+            yield from zip(mapping.hf_names, mapping.split(full), strict=True)
+
+
+def random_weights(model: ModelConfig, vocab_size: int, seed: int) -> ReadTensor:
+    """Reads a random initialisation; each tensor has its own generator, so every layout starts from the same."""
+    shapes = {name: (shape, std) for name, shape, std in FAMILIES[model.family].tensor_shapes(model, vocab_size)}
+
+    def read(name: str) -> Tensor:
+        shape, std = shapes[name]
+        if std <= 0:
+            return torch.ones(shape) if std < 0 else torch.zeros(shape)
+        digest = hashlib.sha256(f"{seed}/initialisation/{name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+        return torch.randn(shape, generator=generator) * std
+
+    return read
+
+
+def saved_weights(folder: Path) -> ReadTensor:
+    """Reads the safetensors files of a folder in Hugging Face layout, one tensor at a time.
+
+    Raises:
+        FileNotFoundError: the folder holds no safetensors file.
+        KeyError: (from the reader) no file holds the tensor.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"{folder} holds no .safetensors file")
+    handles = [safe_open(file, framework="pt") for file in files]
+    owner = {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118 - not a dict
+
+    def read(name: str) -> Tensor:
+        tensor: Tensor = owner[name].get_tensor(name)
+        return tensor
+
+    return read
+
+
+def _parameters(chunk: torch.nn.Module) -> Iterator[tuple[str, Parameter]]:
+    """Parameters under their global names: layers counted over all stages, wrappers' prefixes off."""
+    model = unwrap_model(chunk)
+    offset = get_transformer_layer_offset(model.config)
+    for name, parameter in model.named_parameters():
+        yield _LAYER.sub(lambda match: f"{match[1]}{int(match[2]) + offset}", name), parameter
+
+
+def _shard(full: Tensor, parameter: Parameter, mapping: Mapping) -> Tensor:
+    size, rank = parallel_state.get_tensor_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_rank()
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return full
+    dim = _partition_dim(parameter)
+    if mapping.is_vocabulary:
+        padding = parameter.shape[0] * size - full.shape[0]
+        full = torch.nn.functional.pad(full, (0, 0, 0, padding))
+    parts = full.chunk(mapping.stacked, dim)
+    return torch.cat([part.chunk(size, dim)[rank] for part in parts], dim)
+
+
+def _gather(parameter: Parameter, mapping: Mapping) -> Tensor:
+    size = parallel_state.get_tensor_model_parallel_world_size()
+    data = parameter.detach()
+    if size == 1 or not getattr(parameter, "tensor_model_parallel", False):
+        return data
+    shards = [torch.empty_like(data) for _ in range(size)]
+    dist.all_gather(shards, data.contiguous(), group=parallel_state.get_tensor_model_parallel_group())
+    dim = _partition_dim(parameter)
+    by_part = zip(*(shard.chunk(mapping.stacked, dim) for shard in shards), strict=True)
+    return torch.cat([piece for part in by_part for piece in part], dim)
+
+
+def _partition_dim(parameter: Parameter) -> int:
+    """The dimension that Megatron-core splits over tensor ranks; it notes it on the parameter."""
+    dim: int = parameter.partition_dim  # type: ignore[attr-defined]
+    return dim
+
+
+def _names_by_stage(names: list[str], stages: int) -> list[list[str]]:
+    if stages == 1:
+        return [names]
+    gathered: list[list[str]] = [[] for _ in range(stages)]
+    dist.all_gather_object(gathered, names, group=parallel_state.get_pipeline_model_parallel_group())
+    return gathered
+
+
+def _broadcast(full: Tensor | None, source_rank: int) -> Tensor:
+    group = parallel_state.get_pipeline_model_parallel_group()
+    shape_and_dtype = [None if full is None else (full.shape, full.dtype)]
+    dist.broadcast_object_list(shape_and_dtype, source_rank, group=group)
+    shape, dtype = shape_and_dtype[0]  # type: ignore[misc]
+    if full is None:
+        full = torch.empty(shape, dtype=dtype, device=current().device)
+    full = full.contiguous()
+    dist.broadcast(full, source_rank, group=group)
+    return full

@@ -1,0 +1,134 @@
+"""Joins the trainer's processes and lays Megatron-core's parallel groups over them."""
+
+import os
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+from torch.distributed import HashStore, Store, TCPStore
+
+from megarl.config.model import ParallelConfig
+from megarl.platform.platform import current
+
+RENDEZVOUS_VARIABLE = "MEGARL_RENDEZVOUS"
+"""Names the folder in which the launcher's rank 0 tells the others its port."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where this process stands.
+
+    Attributes:
+        rank: rank in the whole trainer.
+        world_size: trainer processes.
+        data_rank: which share of a batch this process trains on.
+        data_size: number of such shares.
+        is_last_stage: whether this pipeline stage holds the output layer, so the loss is formed here.
+        speaks: whether this process speaks for its share: the last stage's first tensor rank. Summing what the
+            speakers hold counts every token once.
+    """
+
+    rank: int
+    world_size: int
+    data_rank: int
+    data_size: int
+    is_last_stage: bool
+    speaks: bool
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the run's files."""
+        return self.rank == 0
+
+    def rows(self, total: int) -> slice:
+        """This process's share of `total` rows; `total` must be a multiple of data_size."""
+        share = total // self.data_size
+        return slice(self.data_rank * share, (self.data_rank + 1) * share)
+
+
+def join_world(config: ParallelConfig, seed: int) -> Layout:
+    """Joins (or, alone, makes) the process group and initialises Megatron-core's parallel state.
+
+    The environment decides: a launcher's rendezvous folder, else torchrun's or srun's MASTER_ADDR and MASTER_PORT,
+    else a world of one.
+
+    Args:
+        config: sizes of the parallel groups.
+        seed: seed of Megatron-core's RNG tracker (dropout).
+    """
+    platform = current()
+    torch.set_num_threads(config.threads)
+    if not dist.is_initialized():
+        store = _store(timedelta(seconds=config.timeout_s))
+        rank, world_size = _rank_and_size()
+        dist.init_process_group(
+            platform.dist_backend,
+            store=store,
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=config.timeout_s),
+        )
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=config.tensor, pipeline_model_parallel_size=config.pipeline
+    )
+    tensor_parallel.model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
+    is_last_stage = parallel_state.is_pipeline_last_stage()
+    return Layout(
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        data_rank=parallel_state.get_data_parallel_rank(),
+        data_size=parallel_state.get_data_parallel_world_size(),
+        is_last_stage=is_last_stage,
+        speaks=is_last_stage and parallel_state.get_tensor_model_parallel_rank() == 0,
+    )
+
+
+def leave_world() -> None:
+    """Tears the parallel state and the process group down."""
+    parallel_state.destroy_model_parallel()
+    dist.destroy_process_group()
+
+
+def _rank_and_size() -> tuple[int, int]:
+    if "RANK" in os.environ:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if "SLURM_PROCID" in os.environ and "MASTER_ADDR" in os.environ:
+        return int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+    return 0, 1
+
+
+def _store(timeout: timedelta) -> Store:
+    rank, world_size = _rank_and_size()
+    if folder := os.environ.get(RENDEZVOUS_VARIABLE):
+        return _local_store(Path(folder), rank, world_size, timeout)
+    if world_size == 1:
+        return HashStore()
+    return TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        world_size,
+        # torchrun's agent already serves a store on that port; every rank is then a client of it
+        is_master=rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+        timeout=timeout,
+    )
+
+
+def _local_store(folder: Path, rank: int, world_size: int, timeout: timedelta) -> Store:
+    """A store on a loopback port that the kernel picks, so that two runs on one machine never clash."""
+    port_file = folder / "port"
+    if rank == 0:
+        store = TCPStore("127.0.0.1", 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False)
+        beside = folder / "port.writing"
+        beside.write_text(str(store.port))
+        beside.rename(port_file)
+        return store
+    deadline = time.monotonic() + timeout.total_seconds()
+    while not port_file.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank 0 did not write {port_file} within {timeout.total_seconds():.0f} s")
+        time.sleep(0.02)
+    return TCPStore("127.0.0.1", int(port_file.read_text()), world_size, is_master=False, timeout=timeout)

@@ -1,0 +1,57 @@
+"""What an objective reads and what it returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+Sum = tuple[Tensor, Tensor]
+"""A metric as its sum and its count, both scalars, so that ranks and micro-batches add up."""
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Per-token tensors of one micro-batch; B responses, T positions.
+
+    Attributes:
+        log_probs_BT: log-prob of each token under the current policy, in nats; carries the gradient.
+        mask_BT: bool, True on the tokens that are trained. What the other tensors hold elsewhere is never read.
+        entropy_BT: entropy of the current policy at each position, in nats.
+        advantages_BT: advantage of each token, or None for objectives that take none.
+        old_log_probs_BT: log-prob under the trainer's policy at the start of the batch, detached.
+        rollout_log_probs_BT: log-prob that the engine gave when it sampled the token, detached.
+        reference_log_probs_BT: log-prob under the reference policy, detached.
+    """
+
+    log_probs_BT: Tensor
+    mask_BT: Tensor
+    entropy_BT: Tensor
+    advantages_BT: Tensor | None = None
+    old_log_probs_BT: Tensor | None = None
+    rollout_log_probs_BT: Tensor | None = None
+    reference_log_probs_BT: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class ObjectiveOutput:
+    """Per-token loss terms, before any normalisation.
+
+    Attributes:
+        loss_BT: loss of each token, 0 where the mask is False.
+        metrics: named sums and counts over this micro-batch, detached.
+    """
+
+    loss_BT: Tensor
+    metrics: Mapping[str, Sum]
+
+
+class Objective(Protocol):
+    """A policy loss: tensors in, per-token terms out. It knows nothing of ranks, Megatron or files."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether `reference_log_probs_BT` must be there."""
+
+    def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
+        """The loss terms of `batch`."""

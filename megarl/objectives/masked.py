@@ -1,0 +1,29 @@
+"""Arithmetic on masked tokens that never reads what the mask hides."""
+
+import torch
+from torch import Tensor
+
+from megarl.objectives.batch import Sum
+
+MAX_LOG_RATIO = 20.0
+"""Log-ratios are clamped to +-20 nats before exp: e^20 is 5e8, and beyond it fp32 products overflow to inf * 0."""
+
+
+def masked(values: Tensor, mask: Tensor) -> Tensor:
+    """`values` where the mask is True, 0 elsewhere; selected, not multiplied, so a hidden NaN stays hidden."""
+    return torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
+
+
+def masked_sum(values: Tensor, mask: Tensor) -> Sum:
+    """Sum of the masked values and their count, detached."""
+    return masked(values.detach(), mask).sum(), mask.sum()
+
+
+def masked_log_ratio(log_probs_numerator: Tensor, log_probs_denominator: Tensor, mask: Tensor) -> Tensor:
+    """log(numerator / denominator) clamped to +-MAX_LOG_RATIO nats, 0 outside the mask.
+
+    Both operands are selected by the mask before they are subtracted: a NaN that the mask hides would otherwise
+    reach the gradient of exp through 0 * NaN.
+    """
+    difference = masked(log_probs_numerator, mask) - masked(log_probs_denominator, mask)
+    return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)

@@ -1,0 +1,1 @@
+"""Metrics, samples, progress, summary."""

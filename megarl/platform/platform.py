@@ -1,0 +1,70 @@
+"""The one place that asks whether there is a GPU."""
+
+import functools
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What the machine offers to this process.
+
+    Attributes:
+        name: 'cuda' or 'cpu'.
+        device: where this process keeps its tensors.
+        dist_backend: torch.distributed backend that carries tensors of that device.
+    """
+
+    name: Literal["cuda", "cpu"]
+    device: torch.device
+    dist_backend: Literal["nccl", "gloo"]
+
+    def use_device(self) -> None:
+        """Makes `device` the process's current CUDA device; does nothing on the CPU."""
+        if self.name == "cuda":
+            torch.cuda.set_device(self.device)
+
+    def synchronize(self) -> None:
+        """Waits until the device has done all that was asked of it. CPU operations are done when they return."""
+        if self.name == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def peak_memory_bytes(self) -> int | None:
+        """Largest number of bytes that tensors took on the device since the last reset; None on the CPU."""
+        return torch.cuda.max_memory_allocated(self.device) if self.name == "cuda" else None
+
+    def reset_peak_memory(self) -> None:
+        """Starts `peak_memory_bytes` anew; does nothing on the CPU."""
+        if self.name == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+
+@functools.cache
+def current() -> Platform:
+    """The platform of this process, decided at the first call.
+
+    On CUDA the device is the one of LOCAL_RANK, as torchrun sets it; a process that sees one GPU takes that one.
+    """
+    if not torch.cuda.is_available():
+        return Platform("cpu", torch.device("cpu"), "gloo")
+    index = int(os.environ.get("LOCAL_RANK", "0")) if torch.cuda.device_count() > 1 else 0
+    return Platform("cuda", torch.device("cuda", index), "nccl")
+
+
+@functools.cache
+def install() -> Platform:
+    """Makes Megatron-core runnable here, once, and returns the platform. Nothing to do on CUDA.
+
+    Raises:
+        RuntimeError: on the CPU, if megatron.core was imported before: it then holds unpatched names.
+    """
+    platform = current()
+    if platform.name == "cpu":
+        # Imported here, so that a process on CUDA never loads the stand-ins.
+        from megarl.platform.cpu.install import install_cpu
+
+        install_cpu()
+    return platform

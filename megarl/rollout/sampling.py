@@ -1,0 +1,49 @@
+"""Sampling whose randomness belongs to the response, not to the batch."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from megarl.rollout.types import Request
+
+
+def uniforms(requests: Sequence[Request], seed: int, count: int) -> Tensor:
+    """`count` numbers in [0, 1) for each request, keyed by seed, stream, problem and sample.
+
+    Returns:
+        fp64 [B, count]; the same for a request whatever the others are, so a response does not depend on how a
+        batch is spread over ranks.
+    """
+    rows = np.empty((len(requests), count))
+    for row, request in enumerate(requests):
+        name = f"{seed}/rollout/{request.stream}/{request.problem_id}/{request.sample}"
+        key = np.frombuffer(hashlib.blake2b(name.encode(), digest_size=16).digest(), dtype=np.uint64)
+        np.random.Generator(np.random.Philox(key=key)).random(out=rows[row])
+    return torch.from_numpy(rows)
+
+
+def sample(logits_BV: Tensor, temperature: float, uniforms_B: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Draws one token a row by inverting the cumulative distribution.
+
+    Args:
+        logits_BV: next-token logits.
+        temperature: divides the logits.
+        uniforms_B: one number in [0, 1) a row, or None to take the likeliest token.
+
+    Returns:
+        int64 tokens [B], and their fp32 log-probs [B] in nats under softmax(logits / temperature).
+    """
+    log_probs_BV = F.log_softmax(logits_BV.float() / temperature, dim=-1)
+    if uniforms_B is None:
+        tokens_B = log_probs_BV.argmax(dim=-1)
+    else:
+        cumulative_BV = log_probs_BV.double().exp().cumsum(dim=-1)
+        # scaled by the total, which rounding leaves beside 1, so that the last token with mass can be drawn and no
+        # token without mass ever is
+        thresholds_B1 = (uniforms_B.to(cumulative_BV.device) * cumulative_BV[:, -1])[:, None]
+        tokens_B = torch.searchsorted(cumulative_BV, thresholds_B1, right=True)[:, 0].clamp(max=logits_BV.shape[-1] - 1)
+    return tokens_B, log_probs_BV.gather(-1, tokens_B[:, None])[:, 0]

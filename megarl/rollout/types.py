@@ -1,0 +1,69 @@
+"""What goes into an engine and what comes out: token ids both ways, never text."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How an engine samples; owned by the recipe.
+
+    Attributes:
+        temperature: divides the logits; log-probs are those of the resulting distribution.
+        max_new_tokens: longest response, end token included.
+        stop_token_id: the token that ends a response and is part of it.
+        greedy: take the likeliest token instead of sampling.
+    """
+
+    temperature: float
+    max_new_tokens: int
+    stop_token_id: int
+    greedy: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """One response to generate.
+
+    Attributes:
+        problem_id: identity of the prompt; the responses of one prompt are a group.
+        sample: number of the response within its group.
+        prompt_ids: the prompt's tokens.
+        stream: names the occasion, such as 'rl/12'; with the problem, the sample and the recipe's seed it keys the
+            sampling randomness, so a response does not depend on what else is in the batch.
+    """
+
+    problem_id: str
+    sample: int
+    prompt_ids: tuple[int, ...]
+    stream: str
+
+
+@dataclass(frozen=True)
+class VersionSpan:
+    """Tokens [start, end) of a response were sampled with these weights."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One generated response.
+
+    Attributes:
+        request: what was asked for.
+        token_ids: the response's tokens; the last one is the stop token where finish_reason is 'stop'.
+        log_probs: log-prob of each token, in nats, under the distribution that it was sampled from.
+        finish_reason: 'stop', or 'length' where max_new_tokens or the context ended it.
+        versions: weight version of each token, as spans that cover the response.
+    """
+
+    request: Request
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    finish_reason: FinishReason
+    versions: tuple[VersionSpan, ...]

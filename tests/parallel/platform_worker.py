@@ -1,0 +1,147 @@
+"""The platform's layers, collectives and checkpoint writer on two ranks."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import megarl.platform
+
+megarl.platform.install()
+
+from megatron.core import dist_checkpointing, parallel_state, tensor_parallel  # noqa: E402
+from megatron.core.packed_seq_params import PackedSeqParams  # noqa: E402
+from megatron.core.transformer.enums import AttnMaskType  # noqa: E402
+
+from megarl.platform.checkpoint_writer import fast_sync_save  # noqa: E402
+from megarl.platform.layers.attention import CoreAttention  # noqa: E402
+from megarl.platform.layers.zigzag import query_positions  # noqa: E402
+from tests.unit.platform.reference import plain_attention, random_qkv, tiny_batch, tiny_config, tiny_gpt  # noqa: E402
+
+
+def attention_and_collectives(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, float]:
+    """Largest errors of context-parallel attention, and of an all-to-all with splits in tensors."""
+    _parallel(context_parallel_size=2)
+    errors = {}
+    for name, bounds in args["layouts"].items():
+        for causal in (True, False):
+            output, gradient = _attention_error(rank, bounds, packed=name != "batch", causal=causal)
+            errors[f"{name} causal={causal} output"] = output
+            errors[f"{name} causal={causal} gradient"] = gradient
+    sent = torch.arange(3.0) + 10 * rank
+    received = torch.empty(4 if rank == 0 else 2)
+    # Rank 0 sends 2 and 1 numbers, rank 1 sends 2 and 1: rank 0 receives 2 + 2 and rank 1 receives 1 + 1.
+    arriving = torch.tensor([2, 2] if rank == 0 else [1, 1])
+    dist.all_to_all_single(received, sent, arriving, torch.tensor([2, 1]))
+    expected = torch.tensor([0.0, 1, 10, 11] if rank == 0 else [2.0, 12])
+    errors["all_to_all"] = (received - expected).abs().max().item()
+    return errors
+
+
+def refuses_odd_lengths(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> str:
+    """What is said of a sequence that two ranks cannot share in zigzag."""
+    _parallel(context_parallel_size=2)
+    module = CoreAttention(tiny_config(context_parallel_size=2), 1, AttnMaskType.causal, "self")
+    try:
+        module(*random_qkv(tokens=3, batch=1, heads=4, groups=2, seed=1), None)
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
+def tensor_parallel_model(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, float]:
+    """Errors of a model under tensor and sequence parallelism against one rank, and of its saved and loaded copy."""
+    _parallel()
+    torch.manual_seed(1)
+    whole = tiny_gpt(tiny_config())
+    with torch.no_grad():
+        for parameter in whole.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
+            dist.broadcast(parameter, 0)
+    expected = _losses_and_gradients(whole)
+    _parallel(tensor_model_parallel_size=2)
+    split = tiny_gpt(tiny_config(tensor_model_parallel_size=2, sequence_parallel=True))
+    _copy_shards(whole, split, rank)
+    found = _losses_and_gradients(split)
+    errors = {"loss": (found["loss"] - expected["loss"]).abs().max().item()}
+    for name, parameter in split.named_parameters():
+        gradient = found[name]
+        if getattr(parameter, "sequence_parallel", False):
+            dist.all_reduce(gradient)
+        reference = _shard(name, parameter, expected[name], rank)
+        errors[name] = ((gradient - reference).abs().max() / expected[name].abs().max()).item()
+    errors["checkpoint"] = _reload_error(split, rank, result_dir)
+    return errors
+
+
+def _parallel(**sizes: int) -> None:
+    if parallel_state.is_initialized():
+        parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(**sizes)
+    tensor_parallel.model_parallel_cuda_manual_seed(1, force_reset_rng=True)
+
+
+def _attention_error(rank: int, bounds: list[int], packed: bool, causal: bool) -> tuple[float, float]:
+    """Largest errors of this rank's outputs and of its share of the gradients."""
+    qkv = random_qkv(tokens=bounds[-1], batch=1 if packed else 2, heads=4, groups=2, seed=3)
+    reference = plain_attention(*qkv, bounds=bounds, causal=causal)
+    direction = torch.randn(reference.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    expected = torch.autograd.grad((reference * direction).sum(), qkv)
+    lengths = torch.tensor(bounds).diff().tolist()
+    held = torch.cat([start + query_positions(n, 2, rank) for start, n in zip(bounds, lengths, strict=False)])
+    local = [x.detach()[held].requires_grad_() for x in qkv]
+    sequences = None
+    if packed:
+        cumulative = torch.tensor(bounds, dtype=torch.int32)
+        sequences = PackedSeqParams(qkv_format="thd", cu_seqlens_q=cumulative, cu_seqlens_kv=cumulative)
+    kind = AttnMaskType.causal if causal else AttnMaskType.no_mask
+    module = CoreAttention(tiny_config(context_parallel_size=2), 1, kind, "self")
+    inputs = [x.squeeze(1) for x in local] if packed else local
+    output = module(*inputs, None, packed_seq_params=sequences).reshape(len(held), *reference.shape[1:]).double()
+    found = torch.autograd.grad((output * direction[held]).sum(), local)
+    gradient_errors = [(a - b[held]).abs().max().item() for a, b in zip(found, expected, strict=True)]
+    return (output - reference[held]).abs().max().item(), max(gradient_errors)
+
+
+def _losses_and_gradients(model: Any) -> dict[str, Tensor]:
+    """Token losses [2, 16] under 'loss', each parameter's gradient of their mean under its name."""
+    tokens, positions, labels = tiny_batch()
+    losses = model(tokens, positions, None, labels=labels)
+    losses.mean().backward()
+    return {"loss": losses.detach()} | {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def _shard(name: str, parameter: Any, full: Tensor, rank: int) -> Tensor:
+    """This rank's half of a full tensor, in Megatron's layout."""
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return full
+    # Gate and up are stacked in one weight; each is cut.
+    pieces = full.chunk(2, 0) if "linear_fc1" in name else (full,)
+    return torch.cat([piece.chunk(2, parameter.partition_dim)[rank] for piece in pieces], parameter.partition_dim)
+
+
+@torch.no_grad()
+def _copy_shards(whole: Any, split: Any, rank: int) -> None:
+    full = dict(whole.named_parameters())
+    for name, parameter in split.named_parameters():
+        parameter.copy_(_shard(name, parameter, full[name], rank))
+
+
+def _reload_error(model: Any, rank: int, folder: Path) -> float:
+    """Largest difference between a model and its saved and loaded copy."""
+    if rank == 0:
+        (folder / "checkpoint").mkdir()
+    dist.barrier()
+    has_strategies = "async_strategy" in inspect.signature(dist_checkpointing.save).parameters
+    strategy = {"async_strategy": "mcore"} if has_strategies else {}
+    with fast_sync_save():
+        dist_checkpointing.save({"model": model.sharded_state_dict()}, str(folder / "checkpoint"), **strategy)
+    copy = tiny_gpt(model.config)
+    copy.load_state_dict(
+        dist_checkpointing.load({"model": copy.sharded_state_dict()}, str(folder / "checkpoint"))["model"]
+    )
+    loaded = dict(copy.named_parameters())
+    return max((parameter - loaded[name]).abs().max().item() for name, parameter in model.named_parameters())

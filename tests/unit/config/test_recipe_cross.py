@@ -1,0 +1,196 @@
+"""Refusals of keys that contradict each other: each message, whole."""
+
+from collections.abc import Callable
+
+import pytest
+
+from megarl.config.errors import RecipeError
+from megarl.config.load import load_recipe
+from megarl.config.schema import Recipe
+from megarl.config.validate import validate
+
+Write = Callable[[str, str], str]
+
+# Text of the recipe -> the refusal. Files that cases name: rows.jsonl, rows.csv, and the empty folder `empty`.
+CASES = {
+    "parallel: {world_size: 3, tensor: 2}": (
+        "parallel.world_size=3 is not a multiple of parallel.tensor*parallel.pipeline=2; "
+        "give a multiple of it, such as 4."
+    ),
+    "parallel: {world_size: 3, tensor: 3}": (
+        "parallel.tensor=3 does not divide model.num_attention_heads=2; give a divisor of it."
+    ),
+    "parallel: {world_size: 2, tensor: 2}\nmodel: {ffn_hidden_size: 7}": (
+        "parallel.tensor=2 does not divide model.ffn_hidden_size=7; give a divisor of it."
+    ),
+    "model: {num_attention_heads: 4, num_query_groups: 3}": (
+        "model.num_query_groups=3 does not divide model.num_attention_heads=4; give a divisor of it."
+    ),
+    "parallel: {world_size: 6, tensor: 6}\nmodel: {num_attention_heads: 12, num_query_groups: 4, ffn_hidden_size: 6}": (
+        "model.num_query_groups=4 is neither a multiple nor a divisor of parallel.tensor=6; change one of the two."
+    ),
+    "model: {head_dim: 31}": ("model.head_dim=31 is odd and rotary embedding turns pairs of channels; give 30 or 32."),
+    "parallel: {world_size: 2, pipeline: 2}\nmodel: {num_layers: 3}": (
+        "parallel.pipeline=2 does not divide model.num_layers=3; give a divisor of it."
+    ),
+    "model: {init_from: nowhere}": ("model.init_from=nowhere is not a folder; give the folder of a downloaded model."),
+    "model: {init_from: empty}": ("model.init_from=empty holds no config.json; give a folder in Hugging Face layout."),
+    "tokenizer: {kind: hf}": "tokenizer.path=null is needed with tokenizer.kind=hf; give the tokenizer's folder.",
+    "tokenizer: {kind: hf, path: nowhere}": (
+        "tokenizer.path=nowhere is not a folder; give the folder of a Hugging Face tokenizer."
+    ),
+    "tokenizer: {path: empty}": (
+        "tokenizer.path=empty is not read with tokenizer.kind=characters; set kind=hf or drop the path."
+    ),
+    "tokenizer: {alphabet: ''}": (
+        'tokenizer.alphabet="" is empty; list the characters that prompts and responses use.'
+    ),
+    "tokenizer: {alphabet: abca}": "tokenizer.alphabet=abca holds 'a' more than once; keep one of them.",
+    "tokenizer: {words: ['']}": "tokenizer.words=[\"\"] holds ''; put single characters in tokenizer.alphabet.",
+    "tokenizer: {words: [x]}": "tokenizer.words=[\"x\"] holds 'x'; put single characters in tokenizer.alphabet.",
+    "tokenizer: {words: [xy, xy]}": ('tokenizer.words=["xy", "xy"] holds \'xy\' more than once; keep one of them.'),
+    "data: {path: rows.jsonl}": (
+        'data.path="rows.jsonl" is not read with data.source=chain_arithmetic; set source=file or drop it.'
+    ),
+    "data: {source: reasoning_gym, eval_path: rows.jsonl}": (
+        'data.eval_path="rows.jsonl" is not read with data.source=reasoning_gym; set source=file or drop it.'
+    ),
+    "data: {demonstration_column: x}": (
+        "data.demonstration_column=x is not read with data.source=chain_arithmetic; set source=file or drop it."
+    ),
+    "data: {source: file}": "data.path=null is needed with data.source=file; give a .jsonl or .parquet file.",
+    "data: {source: file, path: rows.csv}": (
+        'data.path="rows.csv" is neither .jsonl nor .parquet; convert the file to one of them.'
+    ),
+    "data: {source: file, path: no.jsonl}": (
+        'data.path="no.jsonl" is not a file; check the path, which is relative to the working folder.'
+    ),
+    "data: {source: file, path: rows.jsonl, eval_path: no.parquet}": (
+        'data.eval_path="no.parquet" is not a file; check the path, which is relative to the working folder.'
+    ),
+    "data: {prompt_template: 'Q: '}": 'data.prompt_template="Q: " holds {prompt} 0 times; write it exactly once.',
+    "data: {prompt_template: '{prompt}{prompt}'}": (
+        'data.prompt_template="{prompt}{prompt}" holds {prompt} 2 times; write it exactly once.'
+    ),
+    "sft: {steps: 5}\ndata: {source: file, path: rows.jsonl}": (
+        "data.demonstration_column=null is needed by sft.steps=5 with data.source=file; "
+        "name the column of responses or set sft.steps=0."
+    ),
+    "reward: {name: boxed}": (
+        "reward.name=boxed is neither a registered reward nor a dotted path like module.function; "
+        "did you mean boxed_answer?"
+    ),
+    "reward: {name: zzz}": (
+        "reward.name=zzz is neither a registered reward nor a dotted path like module.function; "
+        "use one of boxed_answer, exact, reasoning_gym."
+    ),
+    "reward: {name: reasoning_gym}": (
+        "reward.name=reasoning_gym cannot score data.source=chain_arithmetic; set data.source=reasoning_gym."
+    ),
+    "rl: {steps: 0}\nevaluate: {samples_per_prompt: 0}": (
+        "rl.steps=0 leaves nothing to do, as sft.steps and evaluate.samples_per_prompt are 0 too; "
+        "set one of the three above 0."
+    ),
+    "rl: {objective: {name: grpoo}}": (
+        "rl.objective.name=grpoo is neither a registered objective nor a dotted path like module.name; "
+        "did you mean grpo?"
+    ),
+    "rl: {objective: {name: 'mine.'}}": (
+        'rl.objective.name="mine." is neither a registered objective nor a dotted path like module.name; '
+        "use one of grpo."
+    ),
+    "rl: {objective: {options: {a: 1}}}": (
+        'rl.objective.options={"a": 1} is not read by the registered rl.objective.name=grpo; '
+        "drop it or give an objective's dotted path."
+    ),
+    "rl: {samples_per_prompt: 1}": (
+        "rl.samples_per_prompt=1 gives every response an advantage of 0 with rl.advantage=grpo; give at least 2."
+    ),
+    "rl: {prompts_per_step: 2, samples_per_prompt: 3, updates_per_step: 4}": (
+        "rl.updates_per_step=4 does not divide the 6 rollouts of a step (prompts_per_step*samples_per_prompt); "
+        "give a divisor of that number."
+    ),
+    "parallel: {world_size: 3}": (
+        "parallel.world_size=3 leaves 3 data-parallel ranks, which do not divide the 256 rollouts of an update; "
+        "change one of the two."
+    ),
+    "rl: {micro_batch_size: 60}": (
+        "rl.micro_batch_size=60 does not divide the 256 rollouts of a rank's update; the nearest size that does is 64."
+    ),
+    "rl: {updates_per_step: 2, micro_batch_size: 256}\nparallel: {world_size: 2}": (
+        "rl.micro_batch_size=256 does not divide the 64 rollouts of a rank's update; the nearest size that does is 64."
+    ),
+    "sft: {steps: 1, batch_size: 33}\nparallel: {world_size: 2}": (
+        "parallel.world_size=2 leaves 2 data-parallel ranks, which do not divide the 33 demonstrations of an update; "
+        "change one of the two."
+    ),
+    "sft: {steps: 1, batch_size: 24}": (
+        "sft.micro_batch_size=32 does not divide the 24 demonstrations of a rank's update; "
+        "the nearest size that does is 24."
+    ),
+    "rollout: {max_new_tokens: 128}": (
+        "rollout.max_new_tokens=128 leaves no room for a prompt in model.max_position_embeddings=128; "
+        "give at most 127, less the longest prompt."
+    ),
+    "evaluate: {ks: []}": ("evaluate.ks=[] is empty; list at least one k or set evaluate.samples_per_prompt=0."),
+    "evaluate: {ks: [0, 1]}": "evaluate.ks=[0, 1] holds a k below 1; give whole numbers from 1 up.",
+    "evaluate: {ks: [2, 1]}": "evaluate.ks=[2, 1] is not in rising order without repeats; write [1, 2].",
+    "evaluate: {ks: [1, 1]}": "evaluate.ks=[1, 1] is not in rising order without repeats; write [1].",
+    "evaluate: {ks: [1, 128]}": (
+        "evaluate.ks=[1, 128] holds 128, above evaluate.samples_per_prompt=64; drop that k or sample more."
+    ),
+}
+
+# Recipes next to a refused one, which must pass.
+ALLOWED = (
+    "parallel: {world_size: 4, tensor: 2, pipeline: 2}",
+    "parallel: {world_size: 2, tensor: 2}\nmodel: {num_query_groups: 1}",
+    "model: {init_from: weights}",
+    "tokenizer: {kind: hf, path: empty}",
+    "tokenizer: {kind: hf, path: empty, alphabet: aa}",
+    "tokenizer: {words: []}",
+    "data: {source: file, path: rows.jsonl}",
+    "sft: {steps: 5}\ndata: {source: file, path: rows.jsonl, demonstration_column: solution}",
+    "data: {source: reasoning_gym}\nreward: {name: reasoning_gym}",
+    "reward: {name: my_package.rewards.score}",
+    "rl: {objective: {name: my_package.loss, options: {a: 1}}}",
+    "rl: {steps: 0}",
+    "rl: {steps: 0, samples_per_prompt: 1, micro_batch_size: 63}",
+    "sft: {batch_size: 33}",
+    "rl: {steps: 0}\nsft: {steps: 1}\nevaluate: {samples_per_prompt: 0}",
+    "evaluate: {samples_per_prompt: 0, ks: [1, 128]}",
+    "evaluate: {samples_per_prompt: 0, ks: []}",
+    "evaluate: {ks: [1, 64]}",
+    "rollout: {max_new_tokens: 127}",
+    "rl: {prompts_per_step: 2, samples_per_prompt: 3, updates_per_step: 3, micro_batch_size: 1}\n"
+    "parallel: {world_size: 2}",
+)
+
+
+@pytest.fixture
+def folder(write: Write) -> None:
+    """The files that the cases name."""
+    write("rows.jsonl", "")
+    write("rows.csv", "")
+    write("weights/config.json", "{}")
+    write("empty/nothing", "")
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_contradiction(text: str, write: Write, folder: None) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write("a.yaml", text))
+    assert str(caught.value) == CASES[text]
+
+
+@pytest.mark.parametrize("text", ALLOWED)
+def test_neighbour_of_a_contradiction(text: str, write: Write, folder: None) -> None:
+    load_recipe(write("a.yaml", text))
+
+
+def test_validate_takes_a_recipe_made_in_python() -> None:
+    recipe = Recipe()
+    validate(recipe)
+    recipe.model.head_dim = 33
+    with pytest.raises(RecipeError, match=r"^model\.head_dim=33 is odd"):
+        validate(recipe)
