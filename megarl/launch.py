@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from megarl.config.check_init import check_vocabulary
 from megarl.config.errors import RecipeError
 from megarl.config.load import Loaded
 from megarl.config.schema import Recipe
@@ -80,7 +81,9 @@ def _preflight(recipe: Recipe) -> None:
     check_folder(recipe)
     build_objective(recipe.rl.objective)
     build_reward(recipe)
-    check_prompt_lengths(build_source(recipe), build_tokenizer(recipe.tokenizer), recipe)
+    tokenizer = build_tokenizer(recipe.tokenizer)
+    check_vocabulary(recipe, len(tokenizer))
+    check_prompt_lengths(build_source(recipe), tokenizer, recipe)
 
 
 def _run_workers(arguments: Sequence[str], world_size: int, stop: StopFlag) -> int:

@@ -4,6 +4,10 @@ Run it on any machine: `python docs/examples/grpo_in_plain_megatron.py`. The "ro
 reward is the share of even ones, so that the loop needs no engine and still learns something.
 """
 
+# Before megatron.core: where there is no GPU, this makes it importable.
+import megarl.megatron  # noqa: F401
+
+# isort: split
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel

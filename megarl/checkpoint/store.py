@@ -56,7 +56,9 @@ class CheckpointStore:
         self.staging.rename(final)
         _sync_folder(self.folder)
         shutil.rmtree(replaced, ignore_errors=True)
-        for old in self.names()[: -self._keep]:
+        # a later one is there only if it is damaged, and must not push this one out
+        until_this = [name for name in self.names() if name <= final.name]
+        for old in until_this[: -self._keep]:
             shutil.rmtree(self.folder / old)
         return final
 

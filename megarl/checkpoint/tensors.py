@@ -1,14 +1,22 @@
 """Model, optimizer and schedule through Megatron-core's dist_checkpointing; each rank's RNG beside them."""
 
+# Before megatron.core: where there is no GPU, this makes it importable.
+import megarl.megatron  # noqa: F401
+
+# isort: split
 import inspect
 from pathlib import Path
 from typing import Any
 
 import torch
-from megatron.core import dist_checkpointing, tensor_parallel
 from safetensors.torch import load_file, save_file
 
 from megarl.megatron.policy import Policy
+from megarl.platform.checkpoint_writer import fast_sync_save
+
+# isort: split
+# after megarl.megatron, which prepares torch for it
+from megatron.core import dist_checkpointing, tensor_parallel
 
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
@@ -21,7 +29,8 @@ def save_tensors(policy: Policy, folder: Path) -> None:
     if policy.layout.is_main:
         tensors.mkdir()
     torch.distributed.barrier()
-    dist_checkpointing.save(_sharded_state(policy, is_loading=False), str(tensors), **options)
+    with fast_sync_save():
+        dist_checkpointing.save(_sharded_state(policy, is_loading=False), str(tensors), **options)
     save_file(_rng_state(), folder / f"rng-{policy.layout.rank:05d}.safetensors")
     torch.distributed.barrier()
 
@@ -37,6 +46,8 @@ def load_tensors(policy: Policy, folder: Path) -> None:
         loaded = dist_checkpointing.load(_sharded_state(policy, is_loading=True), str(folder / "tensors"))
         policy.model.load_state_dict(loaded["model"])
         policy.optimizer.load_state_dict(loaded["optimizer"])
+    # Megatron-core adds the saved steps to those that were made
+    policy.scheduler.num_steps = 0
     policy.scheduler.load_state_dict(loaded["scheduler"])
     _restore_rng(load_file(folder / f"rng-{policy.layout.rank:05d}.safetensors"))
 

@@ -40,7 +40,8 @@ def _check_section(tree: dict[str, Any], prefix: str, source: str) -> None:
 
 def _check_literal(key: Key, value: Any, source: str) -> None:
     _refuse_missing_mark(key.path, value, source)
-    if value is None and not key.optional:
+    # null empties a free mapping that an earlier layer filled, which merging alone cannot
+    if value is None and not key.optional and key.kind is not dict:
         raise refusal(key.path, None, "has no value", f"give {key.kind_in_words} or leave the key out", source)
     if value is None or _is_interpolation(value):
         return

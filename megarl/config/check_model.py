@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from megarl.config.check_init import init_folder_is_this_model
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 
@@ -56,17 +57,6 @@ def pipeline_divides_layers(recipe: Recipe) -> None:
         raise refusal("parallel.pipeline", stages, f"does not divide model.num_layers={layers}", "give a divisor of it")
 
 
-def init_folder_is_a_model(recipe: Recipe) -> None:
-    """Starting weights must be a folder in Hugging Face layout."""
-    folder = recipe.model.init_from
-    if folder is None:
-        return
-    if not Path(folder).is_dir():
-        raise refusal("model.init_from", folder, "is not a folder", "give the folder of a downloaded model")
-    if not (Path(folder) / "config.json").is_file():
-        raise refusal("model.init_from", folder, "holds no config.json", "give a folder in Hugging Face layout")
-
-
 def tokenizer_path_fits_kind(recipe: Recipe) -> None:
     """A tokenizer folder is needed for kind=hf, and would be ignored for any other kind."""
     kind, path = recipe.tokenizer.kind, recipe.tokenizer.path
@@ -105,7 +95,7 @@ MODEL_CHECKS = (
     groups_fit_tensor,
     head_dim_is_even,
     pipeline_divides_layers,
-    init_folder_is_a_model,
+    init_folder_is_this_model,
     tokenizer_path_fits_kind,
     characters_are_tokens,
 )

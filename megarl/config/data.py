@@ -33,5 +33,5 @@ class RewardConfig:
 
     name: str = key(
         "boxed_answer",
-        "A registered reward (see docs/rewards.md) or the dotted path of a callable (response, answer) -> float.",
+        "A registered reward (see docs/rewards.md) or the dotted path of a callable (response, problem) -> float.",
     )

@@ -84,7 +84,11 @@ def _check_values(tree: dict[str, Any], origin: dict[str, str]) -> None:
 
 def _resolve(layers: Sequence[Layer]) -> dict[str, Any]:
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(Recipe), *(OmegaConf.create(layer.tree) for layer in layers))
+        merged: Any = OmegaConf.structured(Recipe)
+        for layer in layers:
+            for dotted in _emptied(layer.tree):
+                OmegaConf.update(merged, dotted, {}, merge=False)
+            merged = OmegaConf.merge(merged, OmegaConf.create(layer.tree))
         resolved: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         # What is left to go wrong here is an interpolation: literal values have been checked.
@@ -92,6 +96,20 @@ def _resolve(layers: Sequence[Layer]) -> dict[str, Any]:
         reason = str(error).split("\n")[0].rstrip(".")
         raise RecipeError(f"{place} cannot be resolved: {reason}; mend the ${{...}} in it.") from error
     return {str(name): value for name, value in resolved.items()}
+
+
+def _emptied(tree: dict[str, Any]) -> list[str]:
+    """Free mappings that the layer sets to null: they lose what earlier layers put there. The null becomes {}."""
+    emptied = []
+    for dotted, key in keys().items():
+        prefix, _, name = dotted.rpartition(".")
+        section: Any = tree
+        for part in prefix.split("."):
+            section = section.get(part) if isinstance(section, dict) else None
+        if key.kind is dict and isinstance(section, dict) and section.get(name, ...) is None:
+            section[name] = {}
+            emptied.append(dotted)
+    return emptied
 
 
 def _interpolated(layers: Sequence[Layer]) -> list[str]:

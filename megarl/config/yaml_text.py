@@ -29,7 +29,8 @@ def parse_mapping(text: str, label: str) -> dict[str, Any]:
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is not None and not isinstance(root, yaml.MappingNode):
-            raise RecipeError(f"{label} holds a {root.id} where a recipe is a mapping; write it as key: value lines.")
+            kind = "list" if isinstance(root, yaml.SequenceNode) else "single value"
+            raise RecipeError(f"{label} holds a {kind} where a recipe is a mapping; write it as key: value lines.")
         tree: dict[str, Any] = _plain(OmegaConf.create(text))
         return tree
     except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:

@@ -47,7 +47,7 @@ def make_dataset(options: Mapping[str, Any], seed: int, size: int) -> Any:
     registered = _registered_tasks()
     task: Any = options.get("task")
     if task not in registered:
-        guess = nearest(str(task), registered)
+        guess = None if task is None else nearest(str(task), registered)
         fix = f"did you mean {guess}?" if guess else "give the name of one, such as chain_sum"
         raise refusal("data.options.task", task, "is no task of reasoning-gym", fix)
     config_class = registered[task][1]

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from megarl.config.errors import DataError
 from megarl.config.model import TokenizerConfig
-from megarl.config.refusal import in_words, refusal
+from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 from megarl.data.file_source import FileSource
 from megarl.data.problem import Problem, Source
@@ -19,6 +19,9 @@ PAD, EOS = "<pad>", "<eos>"
 
 _CHECKED = 256
 """Problems looked at in a source without an end."""
+
+_EXCERPT = 60
+"""Characters of a text that a message shows."""
 
 
 def build_tokenizer(cfg: TokenizerConfig) -> PreTrainedTokenizerFast:
@@ -41,16 +44,16 @@ def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
         DataError: the tokenizer has no token for a character of the text.
     """
     unknown = tokenizer.unk_token_id
-    if unknown is None and isinstance(tokenizer.backend_tokenizer.model, models.WordLevel):
-        vocabulary = tokenizer.get_vocab()
-        for piece, _ in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text):
-            if piece not in vocabulary:
-                raise _unknown(piece, text, "add it to tokenizer.alphabet")
-        # a text that spells <eos> does not end there
-        ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        return ids
+    backend = tokenizer.backend_tokenizer
+    if unknown is None and isinstance(backend.model, models.WordLevel):
+        # by pieces, so that the character is known, and that a text which spells <eos> does not end there
+        pieces = [piece for piece, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
+        piece_ids = [backend.token_to_id(piece) for piece in pieces]
+        if None in piece_ids:
+            raise _unknown(pieces[piece_ids.index(None)], text, "add it to tokenizer.alphabet")
+        return piece_ids
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    ids = encoded["input_ids"]
+    ids: list[int] = encoded["input_ids"]
     # some tokenizers name their end token as the unknown one and have no unknown text
     if unknown is not None and unknown != tokenizer.eos_token_id and unknown in ids:
         start, end = encoded["offset_mapping"][ids.index(unknown)]
@@ -120,7 +123,7 @@ def _characters(cfg: TokenizerConfig) -> PreTrainedTokenizerFast:
     for key, value in (("tokenizer.alphabet", cfg.alphabet), ("tokenizer.words", cfg.words)):
         for token in value:
             if not token or tokens.count(token) > 1:
-                what = f"holds {in_words(token)} twice or as another token" if token else "holds an empty word"
+                what = f"holds {_quoted(token)} twice or as another token" if token else "holds an empty word"
                 raise refusal(key, value, what, "remove it")
     model = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}))
     words = [re.escape(word) for word in sorted(cfg.words, key=len, reverse=True)]
@@ -163,4 +166,9 @@ def _tokens(tokenizer: PreTrainedTokenizerFast, problem: Problem, text: str) -> 
 
 
 def _unknown(character: str, text: str, fix: str) -> DataError:
-    return DataError(f"the character {in_words(character)} of {in_words(text)} has no token; {fix} or mend the text.")
+    excerpt = text if len(text) <= _EXCERPT else text[:_EXCERPT] + "..."
+    return DataError(f"the character {_quoted(character)} of {_quoted(excerpt)} has no token; {fix} or mend the text.")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

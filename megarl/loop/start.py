@@ -61,7 +61,6 @@ def begin_reference(run: Run) -> None:
         return
     folder = run.folder / REFERENCE
     if run.state.step == 0:
-        token_ids = {"eos_token_id": run.stop_token_id, "pad_token_id": int(run.tokenizer.pad_token_id)}
-        export_hf(run.policy, folder, token_ids)
+        export_hf(run.policy, folder, run.token_ids)
     run.reference = FrozenModel(run.recipe, run.layout, run.policy.vocab_size)
     run.reference.load(saved_weights(folder))

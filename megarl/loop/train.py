@@ -32,6 +32,8 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
     with Journal(recipe, is_main=layout.is_main) as journal:
         run = build_run(recipe, layout, journal, stop)
         start(run)
+        if run.state.phase == "done":
+            journal.note(f"the run in {run.folder} is finished; give another output_dir to train anew")
         if run.state.phase == "sft":
             _warm_start(run)
         if run.state.phase == "rl":
@@ -76,7 +78,7 @@ def _reinforce(run: Run) -> None:
     _evaluate_once(run, "after")
     if run.layout.is_main:
         save_tokenizer(run.tokenizer, run.folder / "tokenizer")
-    export_hf(run.policy, run.folder / FINAL_MODEL, {})
+    export_hf(run.policy, run.folder / FINAL_MODEL, run.token_ids)
     state.phase, state.step = "done", 0
     run.save()
 

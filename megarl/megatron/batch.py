@@ -35,8 +35,10 @@ class TrainBatch:
 
     def __getitem__(self, rows: slice) -> "TrainBatch":
         """The sequences of a slice."""
-        tensors: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return TrainBatch(**{name: None if value is None else value[rows] for name, value in tensors.items()})
+        tensors: dict[str, Any] = {
+            f.name: None if (value := getattr(self, f.name)) is None else value[rows] for f in fields(self)
+        }
+        return TrainBatch(**tensors)
 
     def counts(self) -> dict[str, int]:
         """`total_tokens` that are trained and `total_responses` with at least one, for the normalisation."""

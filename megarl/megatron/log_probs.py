@@ -58,7 +58,9 @@ def token_log_probs(
     Returns:
         log_probs_N, entropy_N.
     """
-    log_probs_N, entropy_N = _TokenLogProbs.apply(logits_NV, targets_N, temperature, shard)
+    log_probs_N, entropy_N = _TokenLogProbs.apply(  # type: ignore[no-untyped-call]
+        logits_NV, targets_N, temperature, shard
+    )
     return log_probs_N, entropy_N
 
 

@@ -66,7 +66,7 @@ def build_model(model: ModelConfig, parallel: ParallelConfig, vocab_size: int) -
         pre_process=parallel_state.is_pipeline_first_stage(),
         post_process=parallel_state.is_pipeline_last_stage(),
         position_embedding_type="rope",
-        rotary_base=int(model.rope_theta),
+        rotary_base=model.rope_theta,
         share_embeddings_and_output_weights=model.tie_embeddings,
         parallel_output=True,
     ).to(current().device)

@@ -47,7 +47,7 @@ class FrozenModel:
 
     def load(self, read: ReadTensor) -> None:
         """Fills the weights from full Hugging Face tensors."""
-        load_weights(self.model, self.recipe.model, read)
+        load_weights(self.model, self.recipe.model, self.vocab_size, read)
 
     def export(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor under its Hugging Face name, on every rank. Collective."""
@@ -67,6 +67,9 @@ class FrozenModel:
 
         Returns:
             fp32 [B, T] on every rank, in nats, NaN outside the mask.
+
+        Raises:
+            ValueError: the batch does not split evenly over ranks and micro-batches.
         """
         own = batch[self.layout.rows(len(batch))]
         collected = self._run(
@@ -85,6 +88,8 @@ class FrozenModel:
         return model
 
     def _run(self, forward_step: object, own: TrainBatch, micro_batch_size: int, *, forward_only: bool) -> list[Any]:
+        if len(own) == 0 or len(own) % micro_batch_size:
+            raise ValueError(f"{len(own)} sequences a rank do not split into micro-batches of {micro_batch_size}")
         self.chunk.train(not forward_only)
         outputs: list[Any] = get_forward_backward_func()(
             forward_step_func=forward_step,
@@ -129,7 +134,9 @@ class Policy(FrozenModel):
             normalisation: see `megarl.objectives.normalisation`.
 
         Raises:
-            FloatingPointError: Megatron-core refused the step, for a gradient that is not finite.
+            ValueError: the batch does not split evenly over ranks and micro-batches.
+            RuntimeError: (from Megatron-core) a gradient is not finite; the weights are as they were.
+            FloatingPointError: Megatron-core's optimizer refused the step.
         """
         counts = batch.counts()
         forward_step = policy_forward_step(

@@ -25,22 +25,28 @@ ReadTensor = Callable[[str], Tensor]
 _LAYER = re.compile(r"(decoder\.layers\.)(\d+)")
 
 
-def load_weights(chunk: torch.nn.Module, model: ModelConfig, read: ReadTensor) -> None:
+def load_weights(chunk: torch.nn.Module, model: ModelConfig, vocab_size: int, read: ReadTensor) -> None:
     """Fills this rank's parameters. No rank waits for another: each reads what its shard is cut from.
+
+    Rows of the embedding and of the head from `vocab_size` on are left out: published models pad their vocabulary.
 
     Raises:
         ValueError: a tensor has another shape than the recipe's model.
     """
+    family = FAMILIES[model.family]
+    shapes = {name: shape for name, shape, _ in family.tensor_shapes(model, vocab_size)}
+
+    def checked(name: str, mapping: Mapping) -> Tensor:
+        full = read(name)[: vocab_size if mapping.is_vocabulary else None]
+        if full.shape != shapes[name]:
+            raise ValueError(f"{name}: the weights give {tuple(full.shape)}, the model has {shapes[name]}")
+        return full
+
     with torch.no_grad():
         for name, parameter in _parameters(chunk):
-            mapping = FAMILIES[model.family].mapping(name, model)
-            full = mapping.merge([read(hf_name) for hf_name in mapping.hf_names])
-            shard = _shard(full, parameter, mapping)
-            if shard.shape != parameter.shape:
-                raise ValueError(
-                    f"{name}: the weights give {tuple(shard.shape)}, the model has {tuple(parameter.shape)}"
-                )
-            parameter.copy_(shard)
+            mapping = family.mapping(name, model)
+            full = mapping.merge([checked(hf_name, mapping) for hf_name in mapping.hf_names])
+            parameter.copy_(_shard(full, parameter, mapping))
 
 
 def export_weights(chunk: torch.nn.Module, model: ModelConfig, vocab_size: int) -> Iterator[tuple[str, Tensor]]:
@@ -76,7 +82,8 @@ def random_weights(model: ModelConfig, vocab_size: int, seed: int) -> ReadTensor
             return torch.ones(shape) if std < 0 else torch.zeros(shape)
         digest = hashlib.sha256(f"{seed}/initialisation/{name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little", signed=True))
-        return torch.randn(shape, generator=generator) * std
+        tensor: Tensor = torch.randn(shape, generator=generator) * std
+        return tensor
 
     return read
 

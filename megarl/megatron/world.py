@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
-from torch.distributed import HashStore, Store, TCPStore
+from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from megarl.config.model import ParallelConfig
 from megarl.platform.platform import current
@@ -45,7 +45,13 @@ class Layout:
         return self.rank == 0
 
     def rows(self, total: int) -> slice:
-        """This process's share of `total` rows; `total` must be a multiple of data_size."""
+        """This process's share of `total` rows.
+
+        Raises:
+            ValueError: `total` is not a multiple of data_size.
+        """
+        if total % self.data_size:
+            raise ValueError(f"{total} rows do not split over {self.data_size} data-parallel ranks")
         share = total // self.data_size
         return slice(self.data_rank * share, (self.data_rank + 1) * share)
 
@@ -61,6 +67,7 @@ def join_world(config: ParallelConfig, seed: int) -> Layout:
         seed: seed of Megatron-core's RNG tracker (dropout).
     """
     platform = current()
+    platform.use_device()
     torch.set_num_threads(config.threads)
     if not dist.is_initialized():
         store = _store(timedelta(seconds=config.timeout_s))

@@ -1,9 +1,10 @@
 """Objectives by name, and the user's own by dotted path."""
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 
-from megarl.config.errors import RecipeError
+from megarl.config.dotted import import_dotted
+from megarl.config.names import is_dotted_path
+from megarl.config.refusal import refusal
 from megarl.config.training import ObjectiveConfig
 from megarl.objectives.batch import Objective
 from megarl.objectives.grpo import GRPO
@@ -26,17 +27,9 @@ def build_objective(config: ObjectiveConfig) -> Objective:
     """
     if config.name in OBJECTIVES:
         return OBJECTIVES[config.name](config)
-    module_name, _, attribute = config.name.rpartition(".")
-    if not module_name:
-        raise RecipeError(
-            f"rl.objective.name={config.name} is not a registered objective ({', '.join(OBJECTIVES)}); "
-            "name one of these or give the dotted path of your own."
-        )
-    try:
-        factory = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise RecipeError(
-            f"rl.objective.name={config.name} cannot be imported ({error}); put its module on PYTHONPATH."
-        ) from error
+    if not is_dotted_path(config.name):
+        reason = "is neither a registered objective nor a dotted path like module.factory"
+        raise refusal("rl.objective.name", config.name, reason, f"use one of {', '.join(OBJECTIVES)}")
+    factory = import_dotted("rl.objective.name", config.name, "a callable that takes the options as keywords")
     objective: Objective = factory(**config.options)
     return objective

@@ -46,11 +46,13 @@ class Platform:
 def current() -> Platform:
     """The platform of this process, decided at the first call.
 
-    On CUDA the device is the one of LOCAL_RANK, as torchrun sets it; a process that sees one GPU takes that one.
+    On CUDA the device is the one of LOCAL_RANK (torchrun) or SLURM_LOCALID (srun); a process that sees one GPU takes
+    that one.
     """
     if not torch.cuda.is_available():
         return Platform("cpu", torch.device("cpu"), "gloo")
-    index = int(os.environ.get("LOCAL_RANK", "0")) if torch.cuda.device_count() > 1 else 0
+    local_rank = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
+    index = local_rank if torch.cuda.device_count() > 1 else 0
     return Platform("cuda", torch.device("cuda", index), "nccl")
 
 

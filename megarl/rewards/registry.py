@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from importlib import import_module
 from numbers import Real
 from typing import Any
 
+from megarl.config.dotted import import_dotted
 from megarl.config.names import is_dotted_path
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
@@ -15,18 +14,6 @@ from megarl.rewards.boxed import boxed_answer
 from megarl.rewards.exact import exact
 from megarl.rewards.reasoning_gym_reward import ReasoningGymReward
 from megarl.rewards.reward import Reward
-
-
-@dataclass(frozen=True)
-class UserReward:
-    """A user's function of the response and the reference answer, as a reward."""
-
-    path: str
-    function: Callable[[str, str], float] = field(repr=False)
-
-    def __call__(self, response: str, problem: Problem) -> float:
-        """What the function returns, unchecked."""
-        return self.function(response, problem.answer)
 
 
 def _reasoning_gym(recipe: Recipe) -> Reward:
@@ -46,7 +33,7 @@ REWARDS: Mapping[str, Callable[[Recipe], Reward]] = {
 def build_reward(recipe: Recipe) -> Reward:
     """The reward that the recipe asks for.
 
-    A dotted path names a callable (response, answer) -> float.
+    A dotted path names a callable with the signature of `Reward`: (response, problem) -> float.
 
     Raises:
         RecipeError: the name is not registered, or the dotted path leads to no callable.
@@ -58,18 +45,8 @@ def build_reward(recipe: Recipe) -> Reward:
     if not is_dotted_path(name):
         fix = f"use one of {', '.join(REWARDS)}"
         raise refusal("reward.name", name, "is neither a registered reward nor a dotted path like module.function", fix)
-    module_name, _, attribute = name.rpartition(".")
-    try:
-        module = import_module(module_name)
-    except ImportError as error:
-        reason = f"names the module {module_name}, which cannot be imported ({error})"
-        raise refusal("reward.name", name, reason, "put it on PYTHONPATH") from error
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        what = "is not callable" if hasattr(module, attribute) else "is not there"
-        reason = f"names {attribute} in the module {module_name}, which {what}"
-        raise refusal("reward.name", name, reason, "name a function (response, answer) -> float")
-    return UserReward(name, function)
+    reward: Reward = import_dotted("reward.name", name, "a function (response, problem) -> float")
+    return reward
 
 
 def score(reward: Reward, response: str, problem: Problem) -> float:

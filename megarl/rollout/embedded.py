@@ -41,6 +41,8 @@ class EmbeddedEngine:
     @torch.no_grad()
     def load_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """See `Engine`. The tensors are copied; each call to `generate` starts with an empty cache."""
+        # until all of them are here the model is a mixture of two versions
+        self.version = -1
         missing = set(self._parameters)
         for name, tensor in tensors:
             if name not in missing:
@@ -62,10 +64,17 @@ class EmbeddedEngine:
         """See `Engine`.
 
         Raises:
-            RuntimeError: no weights were loaded yet.
+            RuntimeError: no weights were loaded yet, or the last load failed.
+            ValueError: a prompt is empty or leaves no room in the context.
         """
         if self.version < 0:
             raise RuntimeError("the embedded engine has no weights yet")
+        for request in requests:
+            if not 0 < len(request.prompt_ids) < self._context:
+                raise ValueError(
+                    f"the prompt of {request.problem_id} has {len(request.prompt_ids)} tokens, "
+                    f"which is not between 1 and {self._context - 1}"
+                )
         # rows of like length waste the least padding; the order asked for is restored at the end
         order = sorted(range(len(requests)), key=lambda row: len(requests[row].prompt_ids))
         completions: dict[int, Completion] = {}

@@ -18,7 +18,7 @@ class Engine(Protocol):
         """Takes every tensor of the model, under Hugging Face names; whatever was cached with the old ones is void.
 
         Raises:
-            WeightsError: a tensor is missing, unknown, sent twice or of another shape.
+            WeightsError: a tensor is missing, unknown, sent twice or of another shape; the engine then has no weights.
         """
 
     def generate(self, requests: Sequence[Request], sampling: SamplingParams) -> list[Completion]:

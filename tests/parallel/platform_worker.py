@@ -22,10 +22,10 @@ from megarl.platform.layers.zigzag import query_positions  # noqa: E402
 from tests.unit.platform.reference import plain_attention, random_qkv, tiny_batch, tiny_config, tiny_gpt  # noqa: E402
 
 
-def attention_and_collectives(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, float]:
-    """Largest errors of context-parallel attention, and of an all-to-all with splits in tensors."""
+def attention_and_collectives(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, Any]:
+    """Largest errors of context-parallel attention and of an all-to-all with splits in tensors; a refusal."""
     _parallel(context_parallel_size=2)
-    errors = {}
+    errors: dict[str, Any] = {"refusal": _refusal_of_odd_lengths()}
     for name, bounds in args["layouts"].items():
         for causal in (True, False):
             output, gradient = _attention_error(rank, bounds, packed=name != "batch", causal=causal)
@@ -39,17 +39,6 @@ def attention_and_collectives(rank: int, world_size: int, args: dict[str, Any], 
     expected = torch.tensor([0.0, 1, 10, 11] if rank == 0 else [2.0, 12])
     errors["all_to_all"] = (received - expected).abs().max().item()
     return errors
-
-
-def refuses_odd_lengths(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> str:
-    """What is said of a sequence that two ranks cannot share in zigzag."""
-    _parallel(context_parallel_size=2)
-    module = CoreAttention(tiny_config(context_parallel_size=2), 1, AttnMaskType.causal, "self")
-    try:
-        module(*random_qkv(tokens=3, batch=1, heads=4, groups=2, seed=1), None)
-    except ValueError as error:
-        return str(error)
-    return "accepted"
 
 
 def tensor_parallel_model(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, float]:
@@ -82,6 +71,16 @@ def _parallel(**sizes: int) -> None:
         parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(**sizes)
     tensor_parallel.model_parallel_cuda_manual_seed(1, force_reset_rng=True)
+
+
+def _refusal_of_odd_lengths() -> str:
+    """What is said of a sequence that two ranks cannot share in zigzag."""
+    module = CoreAttention(tiny_config(context_parallel_size=2), 1, AttnMaskType.causal, "self")
+    try:
+        module(*random_qkv(tokens=3, batch=1, heads=4, groups=2, seed=1), None)
+    except ValueError as error:
+        return str(error)
+    return "accepted"
 
 
 def _attention_error(rank: int, bounds: list[int], packed: bool, causal: bool) -> tuple[float, float]:
@@ -144,4 +143,5 @@ def _reload_error(model: Any, rank: int, folder: Path) -> float:
         dist_checkpointing.load({"model": copy.sharded_state_dict()}, str(folder / "checkpoint"))["model"]
     )
     loaded = dict(copy.named_parameters())
-    return max((parameter - loaded[name]).abs().max().item() for name, parameter in model.named_parameters())
+    errors = [(parameter - loaded[name]).abs().max().item() for name, parameter in model.named_parameters()]
+    return float(max(errors))

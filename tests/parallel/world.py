@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported, but not by __all__
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # A rank whose peer failed sees its connections close at once; this is to write its own traceback.

@@ -164,4 +164,4 @@ def _bounds(packed: Any, tokens: int) -> list[int]:
 def _gather(x: Tensor, group: Any) -> Tensor:
     """[t, ...] of every context-parallel rank as [ranks, t, ...]."""
     gathered: Tensor = gather_from_sequence_parallel_region(x.contiguous(), group=group)
-    return gathered.unflatten(0, (group.size(), x.size(0)))
+    return gathered.view(group.size(), *x.shape)

@@ -173,6 +173,7 @@ def folder(write: Write) -> None:
     write("rows.jsonl", "")
     write("rows.csv", "")
     write("weights/config.json", "{}")
+    write("weights/model.safetensors", "")
     write("empty/nothing", "")
 
 

@@ -128,3 +128,12 @@ def test_the_loaded_tree_is_not_shared_with_the_recipe(write: Write) -> None:
     loaded = load_recipe(write("a.yaml", "data: {options: {a: [1]}}"))
     loaded.recipe.data.options["a"].append(2)
     assert loaded.tree["data"]["options"] == {"a": [1]}
+
+
+def test_null_empties_a_free_mapping(write: Write) -> None:
+    write("base.yaml", "data: {options: {terms: 4, hint: 0.1}}")
+    path = write("a.yaml", "defaults: [base.yaml]\ndata: {options: null}")
+    assert load_recipe(path).recipe.data.options == {}
+    loaded = load_recipe(write("a.yaml", "defaults: [base.yaml]"), ["data.options=null", "data.options.terms=3"])
+    assert loaded.recipe.data.options == {"terms": 3}
+    assert loaded.sources["data.options.terms"] == "command line"

@@ -45,7 +45,7 @@ def test_equal_rewards_give_exactly_zero(size: int) -> None:
 def test_two_rewards_are_a_half_root_apart() -> None:
     # std of (0, 1) with n - 1 is 1/sqrt 2, so the advantages are +-sqrt(2)/2, less the epsilon
     advantages = grpo_advantages(torch.tensor([0.0, 1.0]), ["p", "p"])
-    np.testing.assert_allclose(advantages.numpy(), [-0.5**0.5, 0.5**0.5], rtol=1e-5)
+    np.testing.assert_allclose(advantages.numpy(), [-(0.5**0.5), 0.5**0.5], rtol=1e-5)
 
 
 def test_lengths_must_agree() -> None:

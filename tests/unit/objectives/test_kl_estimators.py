@@ -23,7 +23,9 @@ def test_values_and_gradients(estimator, value, slope) -> None:  # type: ignore[
     x = X.clone().requires_grad_()
     out = estimator(x)
     (gradient,) = torch.autograd.grad(out.sum(), x)
-    torch.testing.assert_close(out.detach(), torch.tensor([value(v) for v in X.tolist()]).double(), rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(
+        out.detach(), torch.tensor([value(v) for v in X.tolist()]).double(), rtol=1e-6, atol=1e-12
+    )
     torch.testing.assert_close(gradient, torch.tensor([slope(v) for v in X.tolist()]).double(), rtol=1e-6, atol=1e-12)
 
 

@@ -31,5 +31,5 @@ def test_dotted_path_gets_the_options() -> None:
 
 @pytest.mark.parametrize("name", ["grop", "no_such_module.x", "json.no_such_name"])
 def test_unknown_names_are_refused_with_the_key(name: str) -> None:
-    with pytest.raises(RecipeError, match=rf"rl\.objective\.name={name}"):
+    with pytest.raises(RecipeError, match=rf"rl\.objective\.name=\"?{name}"):
         build_objective(ObjectiveConfig(name=name))

@@ -42,7 +42,7 @@ def expected(batch: TokenBatch, token: Callable[..., Token]) -> tuple[Tensor, Te
     loss, gradient = torch.zeros(2, ROWS, WIDTH, dtype=torch.float64)
     columns = (batch.log_probs_BT, batch.old_log_probs_BT, batch.reference_log_probs_BT, batch.advantages_BT)
     for row, column in batch.mask_BT.nonzero().tolist():
-        result = token(*(float(tensor[row, column]) for tensor in columns if tensor is not None))
+        result = token(*(tensor[row, column].item() for tensor in columns if tensor is not None))
         loss[row, column], gradient[row, column] = result.loss, result.gradient
     return loss, gradient
 
@@ -92,9 +92,7 @@ def test_sft_is_the_negative_log_likelihood(seed: int) -> None:
 def test_masked_tokens_are_never_read(objective: Objective, junk: float) -> None:
     batch = grpo_batch((0.0, 0.4, -1.0), 5)
     names = ("log_probs_BT", "entropy_BT", "advantages_BT", "old_log_probs_BT", "reference_log_probs_BT")
-    spoilt = replace(
-        batch, **{name: getattr(batch, name).detach().masked_fill(~batch.mask_BT, junk) for name in names}
-    )
+    spoilt = replace(batch, **{name: getattr(batch, name).detach().masked_fill(~batch.mask_BT, junk) for name in names})
     spoilt.log_probs_BT.requires_grad_()
     clean_loss, clean_gradient = values_and_gradient(objective, batch)
     loss, gradient = values_and_gradient(objective, spoilt)
@@ -110,7 +108,13 @@ def test_masked_tokens_are_never_read(objective: Objective, junk: float) -> None
 def test_batch_without_a_trained_token_is_zero(objective: Objective) -> None:
     nothing = torch.full((2, 3), math.nan, dtype=torch.float64)
     batch = TokenBatch(
-        nothing.clone().requires_grad_(), torch.zeros(2, 3, dtype=torch.bool), nothing, nothing, nothing, nothing, nothing
+        nothing.clone().requires_grad_(),
+        torch.zeros(2, 3, dtype=torch.bool),
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
     )
     loss, gradient = values_and_gradient(objective, batch)
     assert torch.equal(loss, torch.zeros_like(loss)) and torch.equal(gradient, torch.zeros_like(gradient))

@@ -14,7 +14,7 @@ def world_of_one() -> Iterator[None]:
     install()
     from megatron.core import parallel_state, tensor_parallel
 
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     parallel_state.initialize_model_parallel()
     tensor_parallel.model_parallel_cuda_manual_seed(1, force_reset_rng=True)
     yield

@@ -34,12 +34,11 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, bounds: Sequence[
     return torch.einsum("bnst,tbnh->sbnh", weights, v).flatten(2)
 
 
-def random_qkv(tokens: int, batch: int, heads: int, groups: int, seed: int) -> list[Tensor]:
+def random_qkv(tokens: int, batch: int, heads: int, groups: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Leaves [t, b, n, 8], [t, b, g, 8], [t, b, g, 8], float32."""
     generator = torch.Generator().manual_seed(seed)
-    return [
-        torch.randn(tokens, batch, count, 8, generator=generator).requires_grad_() for count in (heads, groups, groups)
-    ]
+    query, key, value = (torch.randn(tokens, batch, n, 8, generator=generator) for n in (heads, groups, groups))
+    return query.requires_grad_(), key.requires_grad_(), value.requires_grad_()
 
 
 def tiny_config(**overrides: Any) -> Any:

@@ -35,7 +35,7 @@ def packed_sequences(*bounds: int) -> PackedSeqParams:
     )
 
 
-def assert_same_with_gradients(ours: torch.Tensor, reference: torch.Tensor, leaves: list[torch.Tensor]) -> None:
+def assert_same_with_gradients(ours: torch.Tensor, reference: torch.Tensor, leaves: tuple[torch.Tensor, ...]) -> None:
     """Compares the outputs, and the gradients of a random projection of them."""
     torch.testing.assert_close(ours.double(), reference, rtol=0, atol=2e-6)
     direction = torch.randn(reference.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9))

@@ -112,7 +112,7 @@ def test_zero_grad_obeys_set_grad_none() -> None:
 
 
 @pytest.mark.parametrize("setting", [{"amsgrad": True}, {"bias_correction": False}])
-def test_unsupported_settings_are_refused(setting: dict[str, bool]) -> None:
+def test_unsupported_settings_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(setting))):
         FusedAdam(parameters(), **setting)
 

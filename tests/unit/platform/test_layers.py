@@ -1,5 +1,7 @@
 """The norm, the fused linear layer and the spec."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -31,7 +33,7 @@ def test_norm_weight_carries_the_sequence_parallel_mark(sequence_parallel: bool)
     config = tiny_config()
     config.sequence_parallel = sequence_parallel
     norm = RMSNorm(config, hidden_size=32, eps=1e-6)
-    assert norm.weight.sequence_parallel is sequence_parallel
+    assert vars(norm.weight)["sequence_parallel"] is sequence_parallel
     assert norm.weight.dtype == config.params_dtype
 
 
@@ -90,7 +92,7 @@ def test_state_dict_has_transformer_engine_names() -> None:
     }
 
 
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "dense": {},
     "qk_norm": {"qk_layernorm": True},
     "layer_norm": {"normalization": "LayerNorm"},

@@ -1,0 +1,65 @@
+"""A run that was killed and resumed is the unbroken run, bit for bit."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from megarl.observe.metrics import reproducible
+from tests.runs import metrics, reached, started, train, wait_until
+
+pytestmark = pytest.mark.parallel
+
+LAYOUTS = {
+    "world size 1": [],
+    "dp2": ["parallel.world_size=2"],
+    "tp2": ["parallel.world_size=2", "parallel.tensor=2"],
+    "pp2": ["parallel.world_size=2", "parallel.pipeline=2"],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_resumed_run_equals_the_unbroken_one(layout: str, tmp_path: Path) -> None:
+    """Killed with -9 at step 5 or later, resumed from step 4: more than the next ten steps are the same bits."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finished = train(f"output_dir={whole}", *LAYOUTS[layout])
+    assert finished.returncode == 0, finished.stderr
+    with started(f"output_dir={broken}", *LAYOUTS[layout]) as process:
+        wait_until(lambda: reached(broken, "rl", 5), process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+    killed_at = metrics(broken)[-1]["step"]
+    assert killed_at < 16, "the run was over before it was killed"
+    resumed = train(f"output_dir={broken}", *LAYOUTS[layout])
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"resumed from {broken}/checkpoints/1-rl-" in resumed.stdout
+    assert [reproducible(line) for line in metrics(broken)] == [reproducible(line) for line in metrics(whole)]
+    for name in ("model/model.safetensors", "reference/model.safetensors", "samples.jsonl", "evaluations.json"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+def test_resume_in_the_warm_start(tmp_path: Path) -> None:
+    """Likewise where the run is killed during SFT."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    short = ["sft.steps=40", "checkpoint.sft_every=10", "rl.steps=2"]
+    assert train(f"output_dir={whole}", *short).returncode == 0
+    with started(f"output_dir={broken}", *short) as process:
+        wait_until(lambda: reached(broken, "sft", 15), process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+    resumed = train(f"output_dir={broken}", *short)
+    assert "resumed from" in resumed.stdout, resumed.stderr
+    assert [reproducible(line) for line in metrics(broken)] == [reproducible(line) for line in metrics(whole)]
+    assert (broken / "model/model.safetensors").read_bytes() == (whole / "model/model.safetensors").read_bytes()
+
+
+def test_a_finished_run_is_only_summarised(tmp_path: Path) -> None:
+    """The same command once more trains nothing, and says so."""
+    folder = tmp_path / "run"
+    assert train(f"output_dir={folder}").returncode == 0
+    before = (folder / "metrics.jsonl").read_bytes()
+    again = train(f"output_dir={folder}")
+    assert again.returncode == 0, again.stderr
+    assert "is finished" in again.stdout
+    assert (folder / "metrics.jsonl").read_bytes() == before

@@ -1,0 +1,90 @@
+"""Ctrl-C and SIGTERM end all processes within 10 seconds and leave a checkpoint that the same command continues."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from megarl.checkpoint.store import CheckpointStore
+from tests.runs import metrics, reached, started, train, wait_until
+
+pytestmark = pytest.mark.parallel
+
+STOP_WITHIN_S = 10.0
+
+CASES = {
+    "sigterm in the warm start, alone": (signal.SIGTERM, "sft", 3, ["sft.steps=4000"]),
+    "ctrl-c in rl, alone": (signal.SIGINT, "rl", 5, ["rl.steps=4000"]),
+    "sigterm in rl, two ranks": (signal.SIGTERM, "rl", 5, ["rl.steps=4000", "parallel.world_size=2"]),
+    "ctrl-c in the warm start, two stages": (
+        signal.SIGINT,
+        "sft",
+        3,
+        ["sft.steps=4000", "parallel.world_size=2", "parallel.pipeline=2"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stop_signal(case: str, tmp_path: Path) -> None:
+    """Exit code 128 + signal, in time, no process left, and the newest checkpoint is of the last step written."""
+    number, phase, step, overrides = CASES[case]
+    folder = tmp_path / "run"
+    with started(f"output_dir={folder}", *overrides) as process:
+        wait_until(lambda: reached(folder, phase, step), process)
+        family = psutil.Process(process.pid).children(recursive=True)
+        sent = time.monotonic()
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=2 * STOP_WITHIN_S)
+        assert time.monotonic() - sent < STOP_WITHIN_S, output
+        assert process.returncode == 128 + number, output
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in family)
+    newest = CheckpointStore(folder / "checkpoints", keep=2).newest()
+    assert newest is not None, output
+    last = metrics(folder)[-1]
+    state = newest[1]["state"]
+    assert (state["phase"], state["step"]) == (last["phase"], last["step"]), output
+    assert not (folder / "checkpoints" / ".writing").exists()
+
+
+def test_stop_during_evaluation(tmp_path: Path) -> None:
+    """An evaluation that would take minutes is left between two batches of the engine."""
+    folder = tmp_path / "run"
+    overrides = [f"output_dir={folder}", "evaluate.samples_per_prompt=20000", "evaluate.ks=[1]"]
+    with started(*overrides) as process:
+        wait_until(lambda: (folder / "reference" / "model.safetensors").exists(), process)
+        sent = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=2 * STOP_WITHIN_S)
+        assert time.monotonic() - sent < STOP_WITHIN_S, output
+        assert process.returncode == 128 + signal.SIGTERM, output
+
+
+def test_workers_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
+    """kill -9 on the launcher leaves no orphan, and the run goes on from its checkpoint to its end."""
+    folder = tmp_path / "run"
+    overrides = [f"output_dir={folder}", "parallel.world_size=2"]
+    with started(*overrides, "rl.steps=4000") as process:
+        wait_until(lambda: reached(folder, "rl", 2), process)
+        workers = psutil.Process(process.pid).children(recursive=True)
+        assert len(workers) == 2
+        os.kill(process.pid, signal.SIGKILL)
+        _, alive = psutil.wait_procs(workers, timeout=STOP_WITHIN_S)
+        assert not alive
+
+
+def test_a_rank_that_is_killed_ends_the_others(tmp_path: Path) -> None:
+    """kill -9 on one rank: the launcher says which, and ends the rest in time with a failure."""
+    folder = tmp_path / "run"
+    with started(f"output_dir={folder}", "parallel.world_size=2", "rl.steps=4000") as process:
+        wait_until(lambda: reached(folder, "rl", 2), process)
+        workers = psutil.Process(process.pid).children(recursive=True)
+        os.kill(workers[1].pid, signal.SIGKILL)
+        output, _ = process.communicate(timeout=2 * STOP_WITHIN_S)
+        assert process.returncode == 128 + signal.SIGKILL
+        assert "rank 1 ended with SIGKILL" in output
+    resumed = train(f"output_dir={folder}", "parallel.world_size=2", "rl.steps=4000", "resume=never")
+    assert resumed.returncode == 2

@@ -1,0 +1,75 @@
+"""Log-probs of a vocabulary that is split over two processes are those of the whole one."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from megarl.megatron.log_probs import VocabularyShard, token_log_probs
+from tests.parallel.world import run_world
+
+pytestmark = pytest.mark.parallel
+
+VOCAB, RANKS = 11, 2
+KINDS = ("log_probs", "entropy", "gradient")
+# columns a rank: an even split with one column of padding, and one in which the second rank holds padding alone
+SPLITS = {"padded": 6, "second rank is empty": 12}
+
+
+def make_case(tokens: int, temperature: float, columns: int, chunk: int) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(tokens)
+    targets = torch.randint(0, VOCAB, (tokens,), generator=generator)
+    # both ends of both shards
+    ends = torch.tensor([0, 5, 6, VOCAB - 1])[:tokens]
+    targets[: len(ends)] = ends
+    return {
+        "logits": 3 * torch.randn(tokens, VOCAB, generator=generator),
+        # what a padded row of the output layer would give: large, so that reading it shows
+        "padding": torch.full((tokens, RANKS * columns), 50.0),
+        "targets": targets,
+        "weights": torch.randn(2, tokens, generator=generator),
+        "temperature": temperature,
+        "columns": columns,
+        "chunk": chunk,
+    }
+
+
+CASES = {
+    f"{name}, {tokens} tokens, temperature {temperature}, chunks of {chunk}": make_case(
+        tokens, temperature, columns, chunk
+    )
+    for name, columns in SPLITS.items()
+    for tokens, temperature, chunk in ((9, 0.6, 4096), (9, 1.3, 3), (9, 1.0, 4), (0, 1.0, 4096))
+}
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, list[dict[str, Tensor]]]:
+    """Case to what each rank got."""
+    by_rank = run_world("tests.parallel.log_probs_worker:score", RANKS, {"cases": list(CASES.values())}, timeout_s=120)
+    return {name: [rank[place] for rank in by_rank] for place, name in enumerate(CASES)}
+
+
+def whole(case: dict[str, Any]) -> dict[str, Tensor]:
+    """The same by one process."""
+    logits = case["logits"].clone().requires_grad_()
+    shard = VocabularyShard(None, 0, VOCAB)
+    log_probs, entropy = token_log_probs(logits, case["targets"], case["temperature"], shard)
+    total = (case["weights"][0] * log_probs).sum() + (case["weights"][1] * entropy).sum()
+    return {"log_probs": log_probs, "entropy": entropy, "gradient": torch.autograd.grad(total, logits)[0]}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_split_vocabulary_is_the_whole_one(name: str, results: dict[str, list[dict[str, Tensor]]]) -> None:
+    case, wanted = CASES[name], whole(CASES[name])
+    ranks = results[name]
+    for kind in ("log_probs", "entropy"):
+        assert torch.equal(ranks[0][kind], ranks[1][kind])
+        torch.testing.assert_close(ranks[0][kind], wanted[kind].detach(), rtol=1e-6, atol=1e-6)
+    gradient = torch.cat([rank["gradient"] for rank in ranks], dim=1)
+    torch.testing.assert_close(gradient[:, :VOCAB], wanted["gradient"], rtol=1e-6, atol=1e-6)
+    assert (gradient[:, VOCAB:] == 0).all()
+    if case["columns"] == SPLITS["padded"] and len(case["targets"]):
+        # target 0 is the first rank's: the second one's gradient is that of the other tokens' probability
+        assert (ranks[1]["gradient"][0] != 0).any()

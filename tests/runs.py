@@ -1,0 +1,102 @@
+"""Starts `megarl train` as a user does, as its own process, on a demo that is cut down to seconds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+RECIPE = "recipes/demo/grpo_arithmetic.yaml"
+TINY = (
+    # a policy that solves some problems: without rewards that differ there are no gradients to compare
+    "model.init_from=tests/data/base",
+    "sft.steps=6",
+    "sft.optimizer.lr=1e-4",
+    "sft.batch_size=8",
+    "sft.micro_batch_size=4",
+    "rl.steps=16",
+    "rl.prompts_per_step=4",
+    "rl.samples_per_prompt=4",
+    "rl.micro_batch_size=4",
+    "rollout.max_new_tokens=16",
+    "data.eval_prompts=8",
+    "evaluate.samples_per_prompt=4",
+    "evaluate.ks=[1,4]",
+    "checkpoint.every=4",
+)
+"""Overrides under which a run takes seconds once its imports are over."""
+
+
+def command(*overrides: str) -> list[str]:
+    """The command line of a tiny run."""
+    return [sys.executable, "-m", "megarl", "train", RECIPE, *TINY, *overrides]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment without a launcher's, one thread a process."""
+    joined = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "SLURM_PROCID")
+    kept = {name: value for name, value in os.environ.items() if name not in joined}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
+
+
+def train(*overrides: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    """Runs a tiny run to its end and returns its output."""
+    return subprocess.run(
+        command(*overrides), cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=timeout_s
+    )
+
+
+@contextmanager
+def started(*overrides: str) -> Iterator[subprocess.Popen[str]]:
+    """A tiny run in the background, in a session of its own; killed with all it started on the way out."""
+    process = subprocess.Popen(
+        command(*overrides),
+        cwd=REPOSITORY,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        family = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        for child in family:
+            if child.is_running():
+                child.kill()
+        process.wait(timeout=30)
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The whole lines of a run's metrics."""
+    file = folder / "metrics.jsonl"
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str], timeout_s: float = 180) -> None:
+    """Waits for the condition; fails with the run's output where it ends or takes too long before."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert process.poll() is None, (
+            f"the run ended with {process.returncode}: {process.stdout and process.stdout.read()}"
+        )
+        assert time.monotonic() < deadline, "the run did not come so far in time"
+        time.sleep(0.02)
+
+
+def reached(folder: Path, phase: str, step: int) -> bool:
+    """Whether the run has written the metrics of that step."""
+    return any(line["phase"] == phase and line["step"] >= step for line in metrics(folder))

@@ -1,0 +1,167 @@
+"""Checkpoint folders: committed, pruned, and passed over where they are damaged."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from megarl.checkpoint.state import RunState
+from megarl.checkpoint.store import MANIFEST, CheckpointStore
+
+
+def save(store: CheckpointStore, step: int, phase: str = "rl", text: str = "weights") -> Path:
+    """A checkpoint of two files, one in a folder."""
+    staging = store.begin()
+    (staging / "tensors").mkdir()
+    (staging / "tensors" / "0.bin").write_bytes(text.encode() * 100)
+    (staging / "rng.bin").write_bytes(bytes([step % 256]) * 10)
+    return store.commit(RunState(phase=phase, step=step, problems_drawn=16 * step), {"recipe_hash": "abc"})  # type: ignore[arg-type]
+
+
+def test_commit_is_found_with_its_state_and_facts(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints", keep=2)
+    assert store.newest() is None and store.names() == []
+    path = save(store, 7)
+    found = store.newest()
+    assert found is not None and found[0] == path
+    assert RunState(**found[1]["state"]) == RunState(phase="rl", step=7, problems_drawn=112)
+    assert found[1]["recipe_hash"] == "abc"
+    assert sorted(found[1]["files"]) == ["rng.bin", "tensors/0.bin"]
+    assert not store.staging.exists()
+
+
+def test_names_sort_in_the_order_of_training(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=9)
+    order = [("sft", 5), ("sft", 400), ("rl", 0), ("rl", 9), ("rl", 10), ("rl", 1000), ("done", 0)]
+    for phase, step in reversed(order):
+        save(store, step, phase)
+    assert store.names() == [RunState(phase=phase, step=step).folder_name for phase, step in order]  # type: ignore[arg-type]
+    found = store.newest()
+    assert found is not None and found[1]["state"]["phase"] == "done"
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_the_oldest_are_dropped(tmp_path: Path, keep: int) -> None:
+    store = CheckpointStore(tmp_path, keep)
+    for step in range(5):
+        save(store, step)
+    assert [int(name[-8:]) for name in store.names()] == list(range(5))[-keep:]
+
+
+def test_saving_a_state_again_replaces_it(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    save(store, 1, text="old")
+    path = save(store, 1, text="new")
+    assert (path / "tensors" / "0.bin").read_bytes() == b"new" * 100
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray((path / "tensors" / "0.bin").read_bytes())
+    data[50] ^= 1
+    (path / "tensors" / "0.bin").write_bytes(data)
+
+
+def cut_a_file(path: Path) -> None:
+    file = path / "tensors" / "0.bin"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def remove_a_file(path: Path) -> None:
+    (path / "rng.bin").unlink()
+
+
+def tear_the_manifest(path: Path) -> None:
+    (path / MANIFEST).write_bytes((path / MANIFEST).read_bytes()[:-30])
+
+
+def empty_the_manifest(path: Path) -> None:
+    (path / MANIFEST).write_bytes(b"")
+
+
+def blank_the_manifest(path: Path) -> None:
+    # what a file system may leave after a power cut
+    (path / MANIFEST).write_bytes(b"\0" * 400)
+
+
+def garble_the_manifest(path: Path) -> None:
+    (path / MANIFEST).write_bytes(b"\xff\xfe{}")
+
+
+def drop_the_list_of_files(path: Path) -> None:
+    manifest = json.loads((path / MANIFEST).read_text())
+    del manifest["files"]
+    (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+DAMAGES: dict[Callable[[Path], None], str] = {
+    flip_a_byte: "tensors/0.bin is not what was written",
+    cut_a_file: "tensors/0.bin is not what was written",
+    remove_a_file: "rng.bin is missing",
+    tear_the_manifest: "its manifest cannot be read",
+    empty_the_manifest: "its manifest cannot be read",
+    blank_the_manifest: "its manifest cannot be read",
+    garble_the_manifest: "its manifest cannot be read",
+    drop_the_list_of_files: "its manifest cannot be read",
+}
+
+
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES.items(), ids=[damage.__name__ for damage in DAMAGES])
+def test_a_damaged_checkpoint_is_passed_over_with_its_reason(
+    tmp_path: Path, damage: Callable[[Path], None], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = CheckpointStore(tmp_path, keep=3)
+    whole = save(store, 1)
+    broken = [save(store, 2), save(store, 3)]
+    for path in broken:
+        damage(path)
+    with caplog.at_level(logging.WARNING):
+        found = store.newest()
+    assert found is not None and found[0] == whole
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    for path, message in zip(reversed(broken), messages, strict=True):
+        assert str(path) in message and reason in message
+
+
+def test_a_whole_checkpoint_gives_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = CheckpointStore(tmp_path, keep=3)
+    save(store, 1)
+    store.newest()
+    assert not caplog.records
+
+
+def test_only_damaged_ones_are_none(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=3)
+    flip_a_byte(save(store, 1))
+    assert store.newest() is None
+
+
+def test_what_an_interrupted_save_left_does_not_count(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    whole = save(store, 1)
+    (store.begin() / "half.bin").write_bytes(b"half")
+    (store.staging / MANIFEST).write_text("{}")
+    # a folder without a manifest is no checkpoint either
+    (tmp_path / "1-rl-00000009").mkdir()
+    found = CheckpointStore(tmp_path, keep=2).newest()
+    assert found is not None and found[0] == whole
+    path = save(store, 2)
+    assert sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()) == [
+        MANIFEST,
+        "rng.bin",
+        "tensors/0.bin",
+    ]
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_save_never_drops_itself_for_a_damaged_later_one(tmp_path: Path, keep: int) -> None:
+    # resumed from 20, since 40 is damaged; then a signal makes it save at 30
+    store = CheckpointStore(tmp_path, keep)
+    save(store, 40)
+    flip_a_byte(tmp_path / "1-rl-00000040")
+    path = save(store, 30)
+    found = store.newest()
+    assert found is not None and found[0] == path

@@ -1,0 +1,71 @@
+"""Weights, moments, schedule and generators through a checkpoint, in one process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from megarl.checkpoint.tensors import load_tensors, save_tensors
+from megarl.config.model import ParallelConfig
+from megarl.megatron.world import Layout, join_world, leave_world
+from tests.unit.checkpoint.snapshot import STEPS, differences, policy_under, snapshot, train
+
+
+@pytest.fixture(scope="module")
+def layout() -> Iterator[Layout]:
+    yield join_world(ParallelConfig(), seed=1)
+    leave_world()
+
+
+@pytest.mark.parametrize("updates", [0, 3])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_resumed_policy_goes_on_bit_for_bit(layout: Layout, tmp_path: Path, updates: int, tied: bool) -> None:
+    policy = policy_under(layout, 1, tie_embeddings=tied)
+    train(policy, 0, updates)
+    save_tensors(policy, tmp_path)
+    at_save = snapshot(policy)
+    train(policy, updates, 2)
+    after = snapshot(policy)
+
+    other = policy_under(layout, 2, tie_embeddings=tied)
+    torch.manual_seed(99)
+    load_tensors(other, tmp_path)
+    if updates:
+        assert differences(at_save, snapshot(other)) == []
+        assert len(at_save["moments"]) == 2 * len(at_save["weights"])
+    train(other, updates, 2)
+    assert differences(after, snapshot(other)) == []
+
+
+def test_saving_changes_nothing(layout: Layout, tmp_path: Path) -> None:
+    saved, plain = policy_under(layout, 1), policy_under(layout, 1)
+    for number, policy in enumerate((saved, plain)):
+        torch.manual_seed(3)
+        for step in range(2):
+            if policy is saved:
+                (tmp_path / f"{number}-{step}").mkdir()
+                save_tensors(policy, tmp_path / f"{number}-{step}")
+            train(policy, step, 1)
+    # the generators are shared by the two policies
+    a, b = ({k: v for k, v in snapshot(policy).items() if k != "generators"} for policy in (saved, plain))
+    assert differences(a, b) == []
+
+
+def test_a_load_overwrites_a_policy_that_trained_on(layout: Layout, tmp_path: Path) -> None:
+    policy = policy_under(layout, 1)
+    train(policy, 0, 1)
+    save_tensors(policy, tmp_path)
+    at_save = snapshot(policy)
+    train(policy, 1, STEPS - 1)
+    assert differences(at_save, snapshot(policy)) != []
+    load_tensors(policy, tmp_path)
+    assert differences(at_save, snapshot(policy)) == []
+
+
+def test_a_rank_that_was_not_there_is_told(layout: Layout, tmp_path: Path) -> None:
+    policy = policy_under(layout, 1)
+    save_tensors(policy, tmp_path)
+    (tmp_path / "rng-00000.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="rng-00000"):
+        load_tensors(policy, tmp_path)

@@ -1,0 +1,36 @@
+"""The same network in transformers: another implementation to compare with."""
+
+import torch
+from torch import Tensor
+from transformers import Qwen2ForCausalLM
+
+from megarl.config.model import ModelConfig
+from megarl.megatron.batch import TrainBatch
+from megarl.megatron.models.qwen2 import hf_config, tensor_shapes
+from megarl.megatron.weights import ReadTensor
+from tests.unit.megatron.tiny import VOCAB
+
+
+def tensor_names(model: ModelConfig) -> list[str]:
+    """Names of all Hugging Face tensors of the model."""
+    return [name for name, _, _ in tensor_shapes(model, VOCAB)]
+
+
+def hf_model(model: ModelConfig, read: ReadTensor, dtype: torch.dtype) -> Qwen2ForCausalLM:
+    """Qwen2 in transformers with these weights."""
+    network = Qwen2ForCausalLM._from_config(hf_config(model, VOCAB), attn_implementation="eager").to(dtype)
+    parameters = dict(network.named_parameters())
+    assert sorted(parameters) == sorted(tensor_names(model))
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(read(name))
+    return network
+
+
+def hf_log_probs(network: Qwen2ForCausalLM, batch: TrainBatch, temperature: float = 1.0) -> Tensor:
+    """Log-probs of the targets [B, T], masked or not, in the network's dtype, with gradients.
+
+    Prompts begin at column 0 and padding is on the right, so causality alone hides it.
+    """
+    logits_BTV = network(batch.tokens_BT, attention_mask=None).logits
+    return (logits_BTV / temperature).log_softmax(-1).gather(-1, batch.targets_BT[..., None])[..., 0]

@@ -1,0 +1,82 @@
+"""A model of a few thousand weights, batches for it, and weights in which no tensor is all zeros or all ones."""
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megarl.config.model import ModelConfig, ParallelConfig
+from megarl.config.rollout import RolloutConfig
+from megarl.config.schema import Recipe
+from megarl.megatron.batch import TrainBatch, pad_batch
+from megarl.megatron.weights import ReadTensor, random_weights
+
+# no power of two and odd, so that every tensor-parallel layout pads it
+VOCAB = 13
+CONTEXT = 32
+
+
+def tiny_recipe(
+    *, tensor: int = 1, pipeline: int = 1, world_size: int = 1, temperature: float = 1.0, **model: Any
+) -> Recipe:
+    """Two layers, four query heads whose total width is not the hidden size."""
+    shape = {
+        "num_layers": 2,
+        "hidden_size": 24,
+        "ffn_hidden_size": 40,
+        "num_attention_heads": 4,
+        "num_query_groups": 2,
+        "head_dim": 8,
+        "max_position_embeddings": CONTEXT,
+        "embedding_init_std": 0.5,
+    }
+    return Recipe(
+        model=ModelConfig(**(shape | model)),
+        parallel=ParallelConfig(world_size=world_size, tensor=tensor, pipeline=pipeline, timeout_s=60),
+        rollout=RolloutConfig(temperature=temperature),
+    )
+
+
+def noisy_weights(model: ModelConfig, seed: int = 0) -> ReadTensor:
+    """The random initialisation with noise on every tensor, biases and norms too, keyed by its name."""
+    read = random_weights(model, VOCAB, seed)
+
+    def noisy(name: str) -> Tensor:
+        tensor = read(name)
+        key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
+        return tensor + 0.1 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(key))
+
+    return noisy
+
+
+def random_batch(rows: int, seed: int = 0) -> TrainBatch:
+    """Ragged prompts and responses of random tokens."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def tokens(longest: int) -> list[int]:
+        count = int(torch.randint(1, longest + 1, (), generator=generator))
+        return torch.randint(0, VOCAB, (count,), generator=generator).tolist()
+
+    prompts, responses = [tokens(6) for _ in range(rows)], [tokens(9) for _ in range(rows)]
+    # the last token of the vocabulary has padding beside it on the last tensor-parallel rank
+    responses[0][0] = VOCAB - 1
+    return pad_batch(prompts, responses, torch.device("cpu"))
+
+
+def rl_batch(rows: int, log_probs_BT: Tensor, seed: int = 0) -> TrainBatch:
+    """`random_batch` with advantages, and old and reference log-probs near the policy's own."""
+    batch = random_batch(rows, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    advantages_B = torch.randn(rows, 1, generator=generator)
+
+    def near() -> Tensor:
+        return log_probs_BT + 0.3 * torch.randn(log_probs_BT.shape, generator=generator)
+
+    return replace(
+        batch,
+        advantages_BT=advantages_B.expand(batch.mask_BT.shape),
+        old_log_probs_BT=near(),
+        reference_log_probs_BT=near(),
+    )
