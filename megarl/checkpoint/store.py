@@ -47,7 +47,7 @@ class CheckpointStore:
         """
         files = {str(path.relative_to(self.staging)): _digest(path) for path in _files(self.staging)}
         manifest = {"state": state.as_dict(), "files": files, **facts}
-        write_atomic(self.staging / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+        write_atomic(self.staging / MANIFEST, json.dumps(manifest, indent=1).encode())
         final = self.folder / state.folder_name
         replaced = self.folder / _REPLACED
         shutil.rmtree(replaced, ignore_errors=True)

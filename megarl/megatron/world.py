@@ -70,15 +70,11 @@ def join_world(config: ParallelConfig, seed: int) -> Layout:
     platform.use_device()
     torch.set_num_threads(config.threads)
     if not dist.is_initialized():
-        store = _store(timedelta(seconds=config.timeout_s))
         rank, world_size = _rank_and_size()
-        dist.init_process_group(
-            platform.dist_backend,
-            store=store,
-            rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=config.timeout_s),
-        )
+        timeout = timedelta(seconds=config.timeout_s)
+        # without a store, torch reads MASTER_ADDR and MASTER_PORT
+        store = _own_store(rank, world_size, timeout)
+        dist.init_process_group(platform.dist_backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor, pipeline_model_parallel_size=config.pipeline
     )
@@ -108,20 +104,11 @@ def _rank_and_size() -> tuple[int, int]:
     return 0, 1
 
 
-def _store(timeout: timedelta) -> Store:
-    rank, world_size = _rank_and_size()
+def _own_store(rank: int, world_size: int, timeout: timedelta) -> Store | None:
+    """The store of a world that megarl's launcher started, or of a world of one; None in another launcher's."""
     if folder := os.environ.get(RENDEZVOUS_VARIABLE):
         return _local_store(Path(folder), rank, world_size, timeout)
-    if world_size == 1:
-        return HashStore()
-    return TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        world_size,
-        # torchrun's agent already serves a store on that port; every rank is then a client of it
-        is_master=rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
-        timeout=timeout,
-    )
+    return HashStore() if world_size == 1 else None
 
 
 def _local_store(folder: Path, rank: int, world_size: int, timeout: timedelta) -> Store:

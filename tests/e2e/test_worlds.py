@@ -31,7 +31,7 @@ def same_metrics(one: Path, other: Path) -> bool:
 def test_torchrun(tmp_path: Path, own_world: Path) -> None:
     """Under torchrun the run is the same, bit for bit."""
     folder = tmp_path / "run"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     finished = subprocess.run(
         [*torchrun, *command(f"output_dir={folder}", *SHORT)[1:]],
         cwd=REPOSITORY,

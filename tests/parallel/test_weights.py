@@ -119,4 +119,4 @@ def test_a_resumed_policy_goes_on_bit_for_bit(split: Results, layout: str, updat
 def test_a_new_world_resumes_bit_for_bit(split: Results, folder: Path) -> None:
     args = {"layouts": LAYOUTS, "updates": UPDATES[-1]}
     found = run_world("tests.parallel.weights_worker:load_saved", 2, args, timeout_s=240, result_dir=folder / "two")
-    assert found == [dict.fromkeys(LAYOUTS, [])] * 2
+    assert found == [{layout: [] for layout in LAYOUTS}] * 2

@@ -32,15 +32,14 @@ CONFIG = OptimizerConfig(lr=1e-2, weight_decay=0.1, clip_grad=0.5, eps=1e-3)
 
 def every_layout(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, dict[str, Any]]:
     """Layout to model to results; the layouts follow one another in one world."""
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for layout_name, sizes in args["layouts"].items():
         recipe = tiny_recipe(world_size=world_size, **sizes)
         layout = join_world(recipe.parallel, seed=1)
-        results[layout_name] = {
-            model_name: _model(layout, sizes, model, result_dir / f"{layout_name}-{model_name}")
-            for model_name, model in args["models"].items()
-        }
-        results[layout_name]["completions"] = completions(layout.rank, layout.world_size)
+        results[layout_name] = {"completions": completions(layout.rank, layout.world_size)}
+        for model_name, model in args["models"].items():
+            folder = result_dir / f"{layout_name}-{model_name}"
+            results[layout_name][model_name] = _model(layout, sizes, model, folder)
         for updates in args["updates_before_saving"]:
             folder = result_dir / f"{layout_name}-{updates}"
             results[layout_name][f"resumed after {updates}"] = _resume(layout, sizes, folder, updates)

@@ -32,5 +32,5 @@ def hf_log_probs(network: Qwen2ForCausalLM, batch: TrainBatch, temperature: floa
 
     Prompts begin at column 0 and padding is on the right, so causality alone hides it.
     """
-    logits_BTV = network(batch.tokens_BT, attention_mask=None).logits
+    logits_BTV: Tensor = network(batch.tokens_BT, attention_mask=None).logits
     return (logits_BTV / temperature).log_softmax(-1).gather(-1, batch.targets_BT[..., None])[..., 0]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-def test_export_gives_back_what_was_loaded(layout: Layout, shape: dict) -> None:
+def test_export_gives_back_what_was_loaded(layout: Layout, shape: dict[str, Any]) -> None:
     recipe = tiny_recipe(**shape)
     model, read = FrozenModel(recipe, layout, VOCAB), noisy_weights(recipe.model)
     model.load(read)
@@ -37,7 +38,7 @@ def test_export_gives_back_what_was_loaded(layout: Layout, shape: dict) -> None:
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-def test_log_probs_are_those_of_transformers(layout: Layout, shape: dict, temperature: float) -> None:
+def test_log_probs_are_those_of_transformers(layout: Layout, shape: dict[str, Any], temperature: float) -> None:
     recipe = tiny_recipe(temperature=temperature, **shape)
     model, read = FrozenModel(recipe, layout, VOCAB), noisy_weights(recipe.model)
     model.load(read)
@@ -143,7 +144,7 @@ def test_rows_beyond_the_vocabulary_are_left_out(layout: Layout) -> None:
 
 
 def test_folder_without_weights(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no .safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"holds no \.safetensors file"):
         saved_weights(tmp_path)
 
 

@@ -36,9 +36,10 @@ def test_order_of_the_batch_does_not_matter() -> None:
     torch.testing.assert_close(shuffled, grpo_advantages(rewards, ids)[order], rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("size", [2, 3, 7, 16])
-def test_equal_rewards_give_exactly_zero(size: int) -> None:
-    advantages = grpo_advantages(torch.full((size,), 0.1), ["p"] * size)
+@pytest.mark.parametrize("size", [2, 3, 6, 7, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_rewards_give_exactly_zero(size: int, dtype: torch.dtype) -> None:
+    advantages = grpo_advantages(torch.full((size,), 0.1, dtype=dtype), ["p"] * size)
     assert torch.equal(advantages, torch.zeros(size))
 
 

@@ -26,7 +26,8 @@ def test_reference_is_needed_with_a_kl_term(coefficient: float, needed: bool) ->
 
 def test_dotted_path_gets_the_options() -> None:
     path = f"{returns_its_options.__module__}.returns_its_options"
-    assert build_objective(ObjectiveConfig(name=path, options={"a": 1})) == {"a": 1}
+    built: Any = build_objective(ObjectiveConfig(name=path, options={"a": 1}))
+    assert built == {"a": 1}
 
 
 @pytest.mark.parametrize("name", ["grop", "no_such_module.x", "json.no_such_name"])

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -124,8 +125,8 @@ def test_batch_without_a_trained_token_is_zero(objective: Objective) -> None:
 def test_grpo_metrics_are_sums_over_the_mask() -> None:
     batch = grpo_batch((0.0, 0.3, -0.3), 8)
     metrics = GRPO(0.2, 0.28, 0.0)(batch).metrics
-    tokens = [[float(t[i, j]) for t in (batch.log_probs_BT, batch.old_log_probs_BT, batch.advantages_BT)]
-              for i, j in batch.mask_BT.nonzero().tolist()]  # fmt: skip
+    columns = (batch.log_probs_BT, batch.old_log_probs_BT, batch.advantages_BT)
+    tokens = list(zip(*(column[batch.mask_BT].tolist() for column in columns if column is not None), strict=True))
     clipped = sum(
         (adv > 0 and math.exp(new - old) > 1.28) or (adv < 0 and math.exp(new - old) < 0.8) for new, old, adv in tokens
     )
@@ -138,5 +139,6 @@ def test_grpo_metrics_are_sums_over_the_mask() -> None:
 
 @pytest.mark.parametrize("missing", ["advantages_BT", "old_log_probs_BT", "reference_log_probs_BT"])
 def test_grpo_refuses_to_do_without_its_inputs(missing: str) -> None:
+    nothing: dict[str, Any] = {missing: None}
     with pytest.raises(ValueError, match=missing):
-        GRPO(kl_coefficient=0.04)(replace(grpo_batch((0.0,), 1), **{missing: None}))
+        GRPO(kl_coefficient=0.04)(replace(grpo_batch((0.0,), 1), **nothing))

@@ -54,7 +54,8 @@ def requests(count: int = 24, longest: int = 14) -> list[Request]:
 @torch.no_grad()
 def one_by_one(network: Qwen2ForCausalLM, request: Request, sampling: SamplingParams) -> list[int]:
     """Tokens by running the whole sequence anew at each step: no cache, no padding, no batch."""
-    ids, tokens = list(request.prompt_ids), []
+    ids = list(request.prompt_ids)
+    tokens: list[int] = []
     draws = uniforms([request], SEED, sampling.max_new_tokens)[0].tolist()
     while len(tokens) < sampling.max_new_tokens and len(ids) < CONTEXT:
         logits = network(torch.tensor([ids])).logits[0, -1].double()
@@ -72,15 +73,19 @@ def full_sequence_log_probs(network: Qwen2ForCausalLM, completion: Completion, t
     """Log-probs of the response's tokens from one pass over prompt and response."""
     prompt, response = completion.request.prompt_ids, completion.token_ids
     logits = network(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
-    return (logits / temperature).log_softmax(-1).gather(-1, torch.tensor(response)[:, None])[:, 0]
+    log_probs: Tensor = (logits / temperature).log_softmax(-1).gather(-1, torch.tensor(response)[:, None])[:, 0]
+    return log_probs
 
 
 @pytest.mark.parametrize("sampling", [SAMPLING, GREEDY], ids=["sampled", "greedy"])
 @pytest.mark.parametrize("changes", [{}, {"tie_embeddings": False, "num_query_groups": 1}], ids=["tied", "untied"])
-def test_a_batch_of_unequal_prompts_is_one_by_one(sampling: SamplingParams, changes: dict[str, object]) -> None:
+@pytest.mark.parametrize("longest", [14, CONTEXT - 1], ids=["short", "up to the context"])
+def test_a_batch_of_unequal_prompts_is_one_by_one(
+    sampling: SamplingParams, changes: dict[str, object], longest: int
+) -> None:
     model = model_config(**changes)
     network = hf_model(model, noisy_weights(model), torch.float32)
-    asked = requests()
+    asked = requests(80, longest)
     completions = engine_with(model).generate(asked, sampling)
     assert [completion.request for completion in completions] == asked
     for completion in completions:
