@@ -25,7 +25,7 @@ test-parallel: $(VENV)/.installed-dev
 
 # trains the demo to its end on three seeds
 test-demo: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -m "demo" --timeout 1800
+	$(VENV)/bin/python -m pytest -m "demo" --timeout 1800 -rP
 
 # the newest supported megatron-core; on Python 3.12 and newer the other targets use it already
 test-megatron-0.19: $(VENV)-0.19/.installed-dev
