@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from megatron.core import dist_checkpointing, tensor_parallel
 from safetensors.torch import load_file, save_file
 
 from megarl.megatron.policy import Policy
 from megarl.platform.checkpoint_writer import fast_sync_save
-
-# isort: split
-# after megarl.megatron, which prepares torch for it
-from megatron.core import dist_checkpointing, tensor_parallel
 
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
