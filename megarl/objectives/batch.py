@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ class TokenBatch:
     Attributes:
         log_probs_BT: log-prob of each token under the current policy, in nats; carries the gradient.
         mask_BT: bool, True on the tokens that are trained. What the other tensors hold elsewhere is never read.
-        entropy_BT: entropy of the current policy at each position, in nats.
+        entropy_BT: entropy of the current policy at each position, in nats; carries a gradient too.
         advantages_BT: advantage of each token, or None for objectives that take none.
         old_log_probs_BT: log-prob under the trainer's policy at the start of the batch, detached.
         rollout_log_probs_BT: log-prob that the engine gave when it sampled the token, detached.
@@ -31,6 +31,17 @@ class TokenBatch:
     old_log_probs_BT: Tensor | None = None
     rollout_log_probs_BT: Tensor | None = None
     reference_log_probs_BT: Tensor | None = None
+
+    def given(self, name: str) -> Tensor:
+        """The tensor of that name.
+
+        Raises:
+            ValueError: the batch was made without it.
+        """
+        tensor: Tensor | None = getattr(self, name)
+        if tensor is None:
+            raise ValueError(f"this objective needs {name}, and the batch has none")
+        return tensor
 
 
 @dataclass(frozen=True)
@@ -49,9 +60,8 @@ class ObjectiveOutput:
 class Objective(Protocol):
     """A policy loss: tensors in, per-token terms out. It knows nothing of ranks, Megatron or files."""
 
-    @property
-    def needs_reference(self) -> bool:
-        """Whether `reference_log_probs_BT` must be there."""
+    needs: ClassVar[frozenset[str]]
+    """Names of the optional tensors of `TokenBatch` that it reads."""
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """The loss terms of `batch`."""

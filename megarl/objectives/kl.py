@@ -5,7 +5,13 @@ With x = log policy - log reference at the sampled token:
     k1 = x                  unbiased, high variance, negative on single tokens
     k2 = x^2 / 2            biased as a value; its gradient is the reverse KL's when on-policy
     k3 = e^-x + x - 1       unbiased where the policy covers the reference, never negative
+
+As a loss each has the gradient c grad log policy. On-policy k1's c = 1 has expectation 0: it is noise. k2's c = x is the reverse
+KL's. k3's c = 1 - e^-x is the gradient of the forward KL(reference || policy), and explodes on tokens that the reference likes
+and the policy does not.
 """
+
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -27,3 +33,23 @@ def k3(log_ratio_policy_over_reference: Tensor) -> Tensor:
     expm1 keeps the value right, and never negative, where the ratio is near 1 and e^-x - 1 cancels.
     """
     return torch.expm1(-log_ratio_policy_over_reference) + log_ratio_policy_over_reference
+
+
+def k1_coefficient(log_ratio_policy_over_reference: Tensor) -> Tensor:
+    """c of k1's gradient c grad log policy."""
+    return torch.ones_like(log_ratio_policy_over_reference)
+
+
+def k2_coefficient(log_ratio_policy_over_reference: Tensor) -> Tensor:
+    """c of k2's gradient."""
+    return log_ratio_policy_over_reference
+
+
+def k3_coefficient(log_ratio_policy_over_reference: Tensor) -> Tensor:
+    """c of k3's gradient."""
+    return -torch.expm1(-log_ratio_policy_over_reference)
+
+
+Estimator = Callable[[Tensor], Tensor]
+ESTIMATORS: Mapping[str, Estimator] = {"k1": k1, "k2": k2, "k3": k3}
+COEFFICIENTS: Mapping[str, Estimator] = {"k1": k1_coefficient, "k2": k2_coefficient, "k3": k3_coefficient}

@@ -27,3 +27,8 @@ def masked_log_ratio(log_probs_numerator: Tensor, log_probs_denominator: Tensor,
     """
     difference = masked(log_probs_numerator, mask) - masked(log_probs_denominator, mask)
     return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def masked_mean_per_response(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Mean over each response's masked tokens [B]; 0 for a response without one."""
+    return masked(values_BT, mask_BT).sum(dim=1) / mask_BT.sum(dim=1).clamp(min=1)

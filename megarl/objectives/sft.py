@@ -1,6 +1,7 @@
 """Supervised fine-tuning: the negative log-likelihood of the demonstration, -log policy per token."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from megarl.objectives.batch import ObjectiveOutput, TokenBatch
 from megarl.objectives.masked import masked, masked_sum
@@ -10,10 +11,7 @@ from megarl.objectives.masked import masked, masked_sum
 class SFT:
     """-log policy on the demonstration's tokens."""
 
-    @property
-    def needs_reference(self) -> bool:
-        """Never: there is no KL term."""
-        return False
+    needs: ClassVar[frozenset[str]] = frozenset()
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """The loss terms, in nats a token."""

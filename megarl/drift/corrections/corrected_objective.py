@@ -1,0 +1,58 @@
+"""Any objective under a correction: rejected tokens have no loss, the others their importance weight."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from megarl.drift.corrections.correction import Correction
+from megarl.drift.corrections.opsm import OPSM
+from megarl.objectives.batch import Objective, ObjectiveOutput, TokenBatch
+from megarl.objectives.masked import masked_log_ratio, masked_sum
+
+
+@dataclass(frozen=True)
+class CorrectedObjective:
+    """`inner`, corrected for the engine's distribution.
+
+    In decoupled mode Delta = log old - log rollout, and the objective's own ratio stays policy / old. In bypass mode no old
+    log-probs are formed: Delta = log policy - log rollout, and the objective's ratio is policy / rollout.
+
+    Attributes:
+        inner: the objective.
+        correction: rejections and weights.
+        bypass: which of the two modes.
+        opsm: off-policy sequence masking, or None.
+    """
+
+    inner: Objective
+    correction: Correction
+    bypass: bool = False
+    opsm: OPSM | None = None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the objective needs, and the engine's log-probs; in bypass mode they stand in for the old ones."""
+        needs = self.inner.needs | {"rollout_log_probs_BT"}
+        return needs - {"old_log_probs_BT"} if self.bypass else needs | {"old_log_probs_BT"}
+
+    def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
+        """The objective's loss terms on the tokens that stay, each under its weight."""
+        rollout_BT = batch.given("rollout_log_probs_BT")
+        if self.bypass:
+            batch = replace(batch, old_log_probs_BT=rollout_BT)
+        trainer_BT = batch.log_probs_BT.detach() if self.bypass else batch.given("old_log_probs_BT")
+        corrected = self.correction(trainer_BT, rollout_BT, batch.mask_BT)
+        keep_BT = corrected.keep_BT
+        metrics = {
+            "correction/kept_share": masked_sum(keep_BT.float(), batch.mask_BT),
+            "correction/unusable_share": masked_sum(corrected.unusable_BT.float(), batch.mask_BT),
+            "correction/weight_mean": masked_sum(corrected.weights_BT, keep_BT),
+        }
+        if self.opsm is not None:
+            moved_BT = masked_log_ratio(batch.log_probs_BT, batch.given("old_log_probs_BT"), keep_BT)
+            stays_BT = self.opsm(moved_BT, batch.given("advantages_BT"), keep_BT)
+            metrics["correction/opsm_dropped_share"] = masked_sum((keep_BT & ~stays_BT).float(), batch.mask_BT)
+            keep_BT = stays_BT
+        output = self.inner(replace(batch, mask_BT=keep_BT))
+        loss_BT = torch.where(keep_BT, output.loss_BT * corrected.weights_BT, 0.0)
+        return ObjectiveOutput(loss_BT, {**output.metrics, **metrics})

@@ -1,0 +1,39 @@
+"""DPPO with the total-variation mask (2602.04879): a token is dropped by how much probability it moved, not by its ratio.
+
+With r = policy / rollout and dp = p_policy - p_rollout of the sampled token:
+
+    keep = (A > 0 and dp <= delta) or (A <= 0 and dp >= -delta), detached
+    -keep r A
+
+Default: delta 0.2. At r = 1 the gradient is -A grad log policy. A rare token may grow many times over before the mask takes
+it, a likely one only a little.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from megarl.objectives.batch import ObjectiveOutput, TokenBatch
+from megarl.objectives.masked import masked, masked_log_ratio, masked_sum
+
+
+@dataclass(frozen=True)
+class DPPOTV:
+    """Trust region in probability, measured from the engine's distribution.
+
+    Attributes:
+        delta: largest change of a token's probability in its advantage's direction.
+    """
+
+    delta: float = 0.2
+    needs: ClassVar[frozenset[str]] = frozenset({"advantages_BT", "rollout_log_probs_BT"})
+
+    def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
+        """See the module's formula."""
+        mask_BT = batch.mask_BT
+        rollout_BT = masked(batch.given("rollout_log_probs_BT"), mask_BT)
+        log_ratio_BT = masked_log_ratio(batch.log_probs_BT, rollout_BT, mask_BT)
+        moved_BT = masked(batch.log_probs_BT.detach(), mask_BT).exp() - rollout_BT.exp()
+        advantages_BT = masked(batch.given("advantages_BT"), mask_BT)
+        keep_BT = (moved_BT <= self.delta).where(advantages_BT > 0, moved_BT >= -self.delta)
+        loss_BT = masked(-log_ratio_BT.exp() * advantages_BT, keep_BT)
+        return ObjectiveOutput(masked(loss_BT, mask_BT), {"policy/clip_share": masked_sum((~keep_BT).float(), mask_BT)})

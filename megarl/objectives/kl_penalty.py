@@ -1,0 +1,64 @@
+"""A KL term in the loss: any objective, plus beta * k(policy, reference) per token."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from megarl.objectives.batch import Objective, ObjectiveOutput, TokenBatch
+from megarl.objectives.kl import COEFFICIENTS, ESTIMATORS, k1, k3
+from megarl.objectives.masked import masked_log_ratio, masked_sum
+
+
+@dataclass(frozen=True)
+class KLPenalty:
+    """`inner` plus `coefficient` times the estimator. With coefficient 0 the KL is measured and not trained on.
+
+    Attributes:
+        inner: the objective.
+        coefficient: beta.
+        estimator: 'k1', 'k2' or 'k3'.
+        importance_weighted: multiplies the estimator by r = policy / old, through which the gradient flows: for responses
+            that an older policy sampled (DeepSeek-V3.2, section 3.1). The value is unbiased at token level only: it weighs the
+            token, not the prefix that it was sampled after.
+        cap: bound on the magnitude of the estimator's gradient coefficient c; the value is as without it. None for none.
+    """
+
+    inner: Objective
+    coefficient: float
+    estimator: str = "k3"
+    importance_weighted: bool = False
+    cap: float | None = None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the objective needs, and the reference where there is a term to train."""
+        own = {"reference_log_probs_BT"} if self.coefficient else set()
+        return self.inner.needs | own | ({"old_log_probs_BT"} if self.importance_weighted else set())
+
+    def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
+        """The objective's loss terms with the KL's added."""
+        output = self.inner(batch)
+        if batch.reference_log_probs_BT is None and not self.coefficient:
+            return output
+        mask_BT = batch.mask_BT
+        x_BT = masked_log_ratio(batch.log_probs_BT, batch.given("reference_log_probs_BT"), mask_BT)
+        coefficient_BT = COEFFICIENTS[self.estimator](x_BT.detach())
+        metrics = {
+            "kl/reference_k1": masked_sum(k1(x_BT), mask_BT),
+            "kl/reference_k3": masked_sum(k3(x_BT), mask_BT),
+            "kl/coefficient_abs": masked_sum(coefficient_BT.abs(), mask_BT),
+            "kl/coefficient_above_10_share": masked_sum((coefficient_BT.abs() > 10).float(), mask_BT),
+        }
+        if not self.coefficient:
+            return ObjectiveOutput(output.loss_BT, {**output.metrics, **metrics})
+        term_BT = ESTIMATORS[self.estimator](x_BT)
+        if self.cap is not None:
+            term_BT = _with_coefficient(term_BT, coefficient_BT.clamp(-self.cap, self.cap), x_BT)
+        if self.importance_weighted:
+            term_BT = term_BT * masked_log_ratio(batch.log_probs_BT, batch.given("old_log_probs_BT"), mask_BT).exp()
+        return ObjectiveOutput(output.loss_BT + self.coefficient * term_BT, {**output.metrics, **metrics})
+
+
+def _with_coefficient(value_BT: Tensor, coefficient_BT: Tensor, x_BT: Tensor) -> Tensor:
+    """The same value, with the gradient coefficient_BT * grad x."""
+    return value_BT.detach() + coefficient_BT * (x_BT - x_BT.detach())
