@@ -1,6 +1,7 @@
 """The command `megarl`."""
 
 import argparse
+import os
 import sys
 
 from megarl import __version__
@@ -23,7 +24,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _COMMANDS[arguments.command](arguments)
     except UserError as error:
-        print(f"megarl: error: {error}", file=sys.stderr)
+        # all ranks of a world find the same mistake; one tells it
+        if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
+            print(f"megarl: error: {error}", file=sys.stderr)
         return USER_ERROR
 
 

@@ -71,11 +71,11 @@ def packages() -> list[Finding]:
         ("torch", "tensors and torch.distributed", "pip install torch", True),
         ("megatron-core", "the trainer's model and optimizer", "pip install megatron-core", True),
         ("transformers", "tokenizers and the Hugging Face weight layout", "pip install transformers", True),
-        ("transformer-engine", "fused and FP8 layers on GPUs", "pip install megarl[te]", False),
-        ("vllm", "vLLM as the rollout engine", "pip install megarl[vllm]", False),
-        ("sglang", "SGLang as the rollout engine", "pip install megarl[sglang]", False),
-        ("reasoning-gym", "generated tasks with scorers", "pip install megarl[reasoning-gym]", False),
-        ("wandb", "metrics on Weights & Biases", "pip install megarl[wandb]", False),
+        ("transformer-engine", "fused and FP8 layers on GPUs", "pip install -e '.[te]'", False),
+        ("vllm", "vLLM as the rollout engine", "pip install -e '.[vllm]'", False),
+        ("sglang", "SGLang as the rollout engine", "pip install -e '.[sglang]'", False),
+        ("reasoning-gym", "generated tasks with scorers", "pip install -e '.[reasoning-gym]'", False),
+        ("wandb", "metrics on Weights & Biases", "pip install -e '.[wandb]'", False),
     )
     python = platform.python_version() if sys.version_info >= (3, 11) else None
     found = [Finding(name, _version(name), gives, how, needed) for name, gives, how, needed in wanted]

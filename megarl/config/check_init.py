@@ -44,20 +44,32 @@ def init_folder_is_this_model(recipe: Recipe) -> None:
         if hf_name in held and held[hf_name] != wanted:
             reason = f"is not what {folder} holds ({hf_name}={held[hf_name]})"
             raise refusal(f"model.{key}", wanted, reason, f"set model.{key}={held[hf_name]}")
+    _same_positions(folder, held)
     head_dim = held.get("head_dim") or held.get("hidden_size", 0) // max(held.get("num_attention_heads", 1), 1)
     if head_dim and head_dim != recipe.model.head_dim:
         reason = f"is not what {folder} holds ({head_dim})"
         raise refusal("model.head_dim", recipe.model.head_dim, reason, f"set model.head_dim={head_dim}")
 
 
+def _same_positions(folder: str, held: dict[str, Any]) -> None:
+    """Attention must be full and rotary embeddings unscaled: the model that is built knows no other."""
+    scaling = (held.get("rope_scaling") or {}).get("rope_type", held.get("rope_type", "default"))
+    if scaling != "default":
+        reason = f"scales its rotary embeddings (rope_type={scaling})"
+        raise refusal("model.init_from", folder, reason, "start from a model without rope scaling")
+    if held.get("use_sliding_window"):
+        reason = "uses sliding-window attention"
+        raise refusal("model.init_from", folder, reason, "start from a model with full attention")
+
+
 def check_vocabulary(recipe: Recipe, vocab_size: int) -> None:
-    """The tokenizer must be the one of the starting weights, as far as its size tells.
+    """Every token must have a row in the starting weights; published models have more rows than tokens, as padding.
 
     Raises:
-        RecipeError: the sizes differ.
+        RecipeError: the tokenizer has more tokens.
     """
     folder = recipe.model.init_from
-    if folder is not None and (held := _config(folder).get("vocab_size", vocab_size)) != vocab_size:
+    if folder is not None and (held := _config(folder).get("vocab_size", vocab_size)) < vocab_size:
         reason = f"has a vocabulary of {held}, but the recipe's tokenizer one of {vocab_size}"
         raise refusal("model.init_from", folder, reason, "give the tokenizer that the weights were trained with")
 

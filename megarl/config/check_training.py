@@ -50,6 +50,17 @@ def rollouts_split_into_updates(recipe: Recipe) -> None:
     _check_split(recipe, batch, "rollouts", "rl.micro_batch_size", rl.micro_batch_size)
 
 
+def warmup_ends(recipe: Recipe) -> None:
+    """The learning rate must come down again: warm-up is shorter than the phase."""
+    rl = recipe.rl
+    phases = (("sft", recipe.sft.steps, recipe.sft.optimizer), ("rl", rl.steps * rl.updates_per_step, rl.optimizer))
+    for phase, updates, optimizer in phases:
+        if 0 < updates <= optimizer.warmup_steps:
+            reason = f"leaves no step after the warm-up of the {updates} optimizer steps of the phase"
+            fix = f"give at most {updates - 1}"
+            raise refusal(f"{phase}.optimizer.warmup_steps", optimizer.warmup_steps, reason, fix)
+
+
 def demonstrations_split_over_ranks(recipe: Recipe) -> None:
     """The SFT batch must split evenly over ranks and passes."""
     if recipe.sft.steps > 0:
@@ -98,6 +109,7 @@ TRAINING_CHECKS = (
     objective_reads_options,
     group_has_a_spread,
     rollouts_split_into_updates,
+    warmup_ends,
     demonstrations_split_over_ranks,
     response_fits_context,
     ks_can_be_estimated,

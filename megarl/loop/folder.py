@@ -54,8 +54,13 @@ def claim_folder(recipe: Recipe, facts: dict[str, Any]) -> TextIO:
         RunFolderError: another process works in the folder.
     """
     folder = Path(recipe.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = open(folder / _LOCK_FILE, "w")  # noqa: SIM115 - held for the life of the run
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / _LOCK_FILE, "w")  # noqa: SIM115 - held for the life of the run
+    except OSError as error:
+        raise RunFolderError(
+            f"output_dir={folder} cannot be written ({error.strerror}); name another folder."
+        ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -63,6 +68,13 @@ def claim_folder(recipe: Recipe, facts: dict[str, Any]) -> TextIO:
         raise RunFolderError(
             f"output_dir={folder} is in use by another process; wait for it or name another."
         ) from error
+    except OSError as error:
+        lock.close()
+        raise RunFolderError(
+            f"output_dir={folder} is on a file system without locks ({error.strerror}); name a folder on another."
+        ) from error
+    # again, now that no other process can claim it in between
+    check_folder(recipe)
     if not (folder / RUN_FILE).exists():
         run = {"recipe_hash": recipe_hash(recipe), "recipe": asdict(recipe), **facts}
         write_json_atomic(folder / RUN_FILE, run)

@@ -1,5 +1,7 @@
 """A whole run on one process of the trainer: warm start, evaluation, reinforcement learning, evaluation."""
 
+import torch.distributed as dist
+
 from megarl.checkpoint.hf import export_hf
 from megarl.config.schema import Recipe
 from megarl.data.tokenizer import save_tokenizer
@@ -10,7 +12,7 @@ from megarl.loop.rl import rl_step
 from megarl.loop.run import Run, build_run, facts
 from megarl.loop.sft import sft_step
 from megarl.loop.start import begin_phase, begin_reference, start
-from megarl.loop.stop import StopFlag
+from megarl.loop.stop import StopFlag, Stopped
 from megarl.megatron.world import join_world, leave_world
 from megarl.observe.files import write_json_atomic
 from megarl.observe.summary import write_summary
@@ -28,21 +30,32 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
         RunFolderError: the folder is in use.
     """
     layout = join_world(recipe.parallel, recipe.seed)
+    # every rank has looked at the folder by now; what is claimed before could look to a late one like another's run
+    dist.barrier()
     lock = claim_folder(recipe, facts()) if layout.is_main else None
-    with Journal(recipe, is_main=layout.is_main) as journal:
-        run = build_run(recipe, layout, journal, stop)
-        start(run)
-        if run.state.phase == "done":
-            journal.note(f"the run in {run.folder} is finished; give another output_dir to train anew")
-        if run.state.phase == "sft":
-            _warm_start(run)
-        if run.state.phase == "rl":
-            _reinforce(run)
-    if layout.is_main:
-        write_summary(run.folder)
+    try:
+        with Journal(recipe, is_main=layout.is_main) as journal:
+            run = build_run(recipe, layout, journal, stop)
+            start(run)
+            stop.defer(recipe.checkpoint.stop_grace_s)
+            _run_phases(run)
+        if layout.is_main:
+            write_summary(run.folder)
+    except Stopped:
+        leave_world()
+        raise
     leave_world()
     if lock is not None:
         lock.close()
+
+
+def _run_phases(run: Run) -> None:
+    if run.state.phase == "done":
+        run.journal.note(f"the run in {run.folder} is finished; give another output_dir to train anew")
+    if run.state.phase == "sft":
+        _warm_start(run)
+    if run.state.phase == "rl":
+        _reinforce(run)
 
 
 def _warm_start(run: Run) -> None:

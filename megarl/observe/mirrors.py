@@ -118,5 +118,5 @@ def _wandb(project: str) -> Any:
             raise
         raise UserError(
             f"observe.wandb_project is {project!r} but wandb is not installed: "
-            "run `pip install megarl[wandb]` or set observe.wandb_project=null."
+            "run `pip install -e '.[wandb]'` or set observe.wandb_project=null."
         ) from None

@@ -24,6 +24,7 @@ def jsonl(path: Path, rows: list[dict[str, str]]) -> str:
 
 
 FILE = ["data.source=file", "data.options=null", "data.demonstration_column=answer"]
+BIGGER = "tokenizer.alphabet='0123456789+-*=;()?ABCDE, #}xyz'"
 ROW = {"prompt": "1+1=", "answer": "2"}
 
 RECIPE_MISTAKES = {
@@ -41,7 +42,10 @@ RECIPE_MISTAKES = {
         ["evaluation/0", "9 tokens", "max_position_embeddings"],
     ),
     "starting weights of another shape": (["model.hidden_size=32"], ["model.hidden_size=32", "hidden_size=64"]),
-    "another tokenizer than the starting weights'": (["tokenizer.alphabet=0123456789"], ["vocabulary"]),
+    "another tokenizer than the starting weights'": (
+        [BIGGER],
+        ["has a vocabulary of 30, but the recipe's tokenizer one of 33"],
+    ),
     "no run to resume": (["resume=must"], ["resume=must", "holds no run"]),
 }
 
@@ -104,7 +108,7 @@ def test_folder_of_another_recipe(tmp_path: Path) -> None:
 def test_two_ranks_report_a_mistake_once(tmp_path: Path) -> None:
     """With several processes the launcher finds it before it starts any."""
     finished = subprocess.run(
-        command(f"output_dir={tmp_path / 'run'}", "parallel.world_size=2", "tokenizer.alphabet=0123456789"),
+        command(f"output_dir={tmp_path / 'run'}", "parallel.world_size=2", BIGGER),
         cwd=REPOSITORY,
         env=environment(),
         capture_output=True,

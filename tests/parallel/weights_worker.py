@@ -118,14 +118,14 @@ def _resume(layout: Layout, sizes: dict[str, int], folder: Path, updates: int) -
     if layout.is_main:
         folder.mkdir()
     torch.distributed.barrier()
-    save_tensors(policy, folder)
+    save_tensors(policy, folder, with_optimizer=updates > 0)
     at_save = snapshot(policy)
     train(policy, updates, 2)
     after = snapshot(policy)
     torch.save(after, folder.with_name(f"{folder.name}-rank{layout.rank}.snapshot"))
     other = policy_under(layout, 2, world_size=layout.world_size, **sizes)
     torch.manual_seed(99)
-    load_tensors(other, folder)
+    load_tensors(other, folder, with_optimizer=updates > 0)
     # before any update the moments do not exist in the one and are zeros in the other
     found = differences(at_save, snapshot(other), "at the save") if updates else []
     train(other, updates, 2)
@@ -138,7 +138,8 @@ def load_saved(rank: int, world_size: int, args: dict[str, Any], result_dir: Pat
     for name, sizes in args["layouts"].items():
         layout = join_world(tiny_recipe(world_size=world_size, **sizes).parallel, seed=5)
         policy = policy_under(layout, 2, world_size=world_size, **sizes)
-        load_tensors(policy, result_dir / f"{name}-{args['updates']}")
+        folder = result_dir / f"{name}-{args['updates']}"
+        load_tensors(policy, folder, with_optimizer=args["updates"] > 0)
         train(policy, args["updates"], 2)
         expected = torch.load(result_dir / f"{name}-{args['updates']}-rank{rank}.snapshot", weights_only=False)
         results[name] = differences(expected, snapshot(policy))

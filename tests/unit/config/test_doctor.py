@@ -11,7 +11,7 @@ from rich.console import Console
 from megarl.cli import main
 from megarl.doctor import Finding, exit_code, line, packages, slurm, table, torch_findings
 
-MISSING = Finding("vllm", None, "rollouts", "pip install megarl[vllm]")
+MISSING = Finding("vllm", None, "rollouts", "pip install -e .[vllm]")
 NEEDED = Finding("torch", None, "tensors", "pip install torch", needed=True)
 FOUND = Finding("torch", "2.9", "tensors", "pip install torch", needed=True)
 
@@ -23,14 +23,14 @@ def test_only_a_missing_need_is_exit_code_1() -> None:
 
 def test_lines_say_what_is_missing_and_how_to_get_it() -> None:
     assert line(FOUND) == "torch: 2.9"
-    assert line(MISSING) == "vllm: missing; gives rollouts; pip install megarl[vllm]"
+    assert line(MISSING) == "vllm: missing; gives rollouts; pip install -e .[vllm]"
 
 
 def test_the_table_keeps_the_brackets_of_an_extra() -> None:
     console = Console(file=io.StringIO(), width=120)
     console.print(table([FOUND, MISSING]))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "pip install megarl[vllm]" in text
+    assert "pip install -e .[vllm]" in text
     assert "missing" in text
     assert "2.9" in text
 

@@ -76,8 +76,25 @@ def test_rope_theta_of_transformers_5(recipe: Recipe) -> None:
 def test_vocabulary_of_another_size(recipe: Recipe) -> None:
     write(recipe)
     check_vocabulary(recipe, 30)
+    write(recipe, vocab_size=151936)
+    check_vocabulary(recipe, 151665)
+    write(recipe)
     with pytest.raises(RecipeError, match="has a vocabulary of 30, but the recipe's tokenizer one of 31"):
         check_vocabulary(recipe, 31)
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type=yarn"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0}}, "rope_type=llama3"),
+        ({"use_sliding_window": True}, "sliding-window"),
+    ],
+)
+def test_positions_that_the_model_does_not_know(recipe: Recipe, held: dict[str, Any], words: str) -> None:
+    write(recipe, **held)
+    with pytest.raises(RecipeError, match=words):
+        init_folder_is_this_model(recipe)
 
 
 @pytest.mark.parametrize("text", ["", "[]x", "{"])

@@ -35,6 +35,10 @@ CASES = {
     ),
     "model: {init_from: nowhere}": ("model.init_from=nowhere is not a folder; give the folder of a downloaded model."),
     "model: {init_from: empty}": ("model.init_from=empty holds no config.json; give a folder in Hugging Face layout."),
+    "sft: {steps: 5, optimizer: {warmup_steps: 5}}": (
+        "sft.optimizer.warmup_steps=5 leaves no step after the warm-up of the 5 optimizer steps of the phase; "
+        "give at most 4."
+    ),
     "tokenizer: {kind: hf}": "tokenizer.path=null is needed with tokenizer.kind=hf; give the tokenizer's folder.",
     "tokenizer: {kind: hf, path: nowhere}": (
         "tokenizer.path=nowhere is not a folder; give the folder of a Hugging Face tokenizer."

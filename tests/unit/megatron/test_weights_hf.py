@@ -98,15 +98,6 @@ def test_exported_folder_loads_in_transformers_and_back(layout: Layout, tied: bo
     assert all(torch.equal(tensor, read(name)) for name, tensor in again.export())
 
 
-def test_copy_from_takes_all_weights(layout: Layout) -> None:
-    recipe = tiny_recipe(tie_embeddings=False)
-    source, copy = (FrozenModel(recipe, layout, VOCAB) for _ in range(2))
-    source.load(noisy_weights(recipe.model, 1))
-    copy.load(noisy_weights(recipe.model, 2))
-    copy.copy_from(source)
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(source.export(), copy.export(), strict=True))
-
-
 def resized(read: ReadTensor, name: str, rows: int) -> ReadTensor:
     """The same weights but for one tensor, which is `rows` longer (or shorter)."""
 

@@ -9,8 +9,13 @@ from megarl.config.training import ObjectiveConfig
 from megarl.objectives import GRPO, build_objective
 
 
-def returns_its_options(**options: Any) -> Any:
-    """Stands for a user's factory."""
+def users_objective(clip_low: float, clip_high: float = 0.2) -> GRPO:
+    """A user's factory."""
+    return GRPO(clip_low, clip_high, 0.0)
+
+
+def returns_no_objective(**options: Any) -> Any:
+    """A user's mistake."""
     return options
 
 
@@ -25,9 +30,19 @@ def test_reference_is_needed_with_a_kl_term(coefficient: float, needed: bool) ->
 
 
 def test_dotted_path_gets_the_options() -> None:
-    path = f"{returns_its_options.__module__}.returns_its_options"
-    built: Any = build_objective(ObjectiveConfig(name=path, options={"a": 1}))
-    assert built == {"a": 1}
+    path = f"{__name__}.users_objective"
+    assert build_objective(ObjectiveConfig(name=path, options={"clip_low": 0.1})) == GRPO(0.1, 0.2, 0.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": 0.1}, {"clip_low": 0.1, "beta": 1}])
+def test_options_that_the_factory_does_not_take(options: dict[str, float]) -> None:
+    with pytest.raises(RecipeError, match=r"^rl\.objective\.options=.*does not fit .*users_objective"):
+        build_objective(ObjectiveConfig(name=f"{__name__}.users_objective", options=options))
+
+
+def test_what_is_no_objective_is_refused() -> None:
+    with pytest.raises(RecipeError, match="returns no objective"):
+        build_objective(ObjectiveConfig(name=f"{__name__}.returns_no_objective"))
 
 
 @pytest.mark.parametrize("name", ["grop", "no_such_module.x", "json.no_such_name"])
