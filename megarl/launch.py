@@ -8,16 +8,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+import megarl
 from megarl.config.check_init import check_vocabulary
 from megarl.config.errors import RecipeError
 from megarl.config.load import Loaded
 from megarl.config.schema import Recipe
-from megarl.loop.stop import StopFlag, Stopped
+from megarl.loop.stop import StopFlag, Stopped, StoppedEarly
 from megarl.platform.joined import LAUNCHER_PID, RENDEZVOUS, joined_world
 
 _PR_SET_PDEATHSIG = 1
-_KILL_AFTER_GRACE_S = 0.7
+_KILL_AFTER_GRACE_S = 0.5
 """A worker ends by itself after its grace; one that cannot, stopped or stuck in C code, is killed this much later."""
 
 
@@ -54,9 +56,15 @@ def train(loaded: Loaded, arguments: Sequence[str]) -> int:
     try:
         train_here(recipe, stop)
     except Stopped as stopped:
+        stop.ignore()
         if joined is None or joined.rank == 0:
             print(f"megarl: {stopped}; the run was saved and the same command continues it", file=sys.stderr)
         return 128 + stopped.signal_number
+    except StoppedEarly:
+        raise
+    except SystemExit as error:
+        # a reward or an objective of the user's; taken for an end of the run it would look like success
+        raise RuntimeError(f"something that the run called ended the process with SystemExit({error.code})") from error
     return 0
 
 
@@ -66,6 +74,7 @@ def _preflight(recipe: Recipe) -> None:
     from megarl.data.tokenizer import build_tokenizer, check_prompt_lengths
     from megarl.loop.folder import check_folder
     from megarl.objectives.registry import build_objective
+    from megarl.observe.mirrors import check_wandb
     from megarl.platform.platform import current
     from megarl.rewards.registry import build_reward
 
@@ -80,6 +89,11 @@ def _preflight(recipe: Recipe) -> None:
     build_reward(recipe)
     tokenizer = build_tokenizer(recipe.tokenizer)
     check_vocabulary(recipe, len(tokenizer))
+    if recipe.model.init_from is not None:
+        from megarl.megatron.weights import check_saved_weights
+
+        check_saved_weights(Path(recipe.model.init_from), recipe.model, len(tokenizer))
+    check_wandb(recipe.observe.wandb_project)
     check_prompt_lengths(build_source(recipe), tokenizer, recipe)
 
 
@@ -106,6 +120,10 @@ def _run_workers(arguments: Sequence[str], recipe: Recipe, stop: StopFlag) -> in
 def _start_worker(arguments: Sequence[str], rank: int, world_size: int, rendezvous: str) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
+        # the very package that runs here, wherever it was imported from
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(megarl.__file__).parents[1]), os.environ.get("PYTHONPATH")])
+        ),
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
         "LOCAL_RANK": str(rank),
@@ -117,7 +135,10 @@ def _start_worker(arguments: Sequence[str], rank: int, world_size: int, rendezvo
     }
     # a session of its own: Ctrl-C in the terminal reaches the launcher alone, which tells each worker once
     return subprocess.Popen(
-        [sys.executable, "-m", "megarl", "train", *arguments], env=environment, start_new_session=True
+        # -P: the working folder may hold another thing called megarl, such as the clone itself
+        [sys.executable, "-P", "-m", "megarl", "train", *arguments],
+        env=environment,
+        start_new_session=True,
     )
 
 
@@ -136,7 +157,7 @@ def _watch(workers: Sequence[subprocess.Popen[bytes]], stop: StopFlag, limit_s: 
                 print(f"megarl: rank {rank} ended with {_described(failed)}; stopping the others", file=sys.stderr)
             for worker in workers:
                 if worker.poll() is None:
-                    worker.send_signal(signal.SIGTERM)
+                    worker.send_signal(stop.signal_number or signal.SIGTERM)
         if deadline is not None and time.monotonic() > deadline:
             for worker in workers:
                 if worker.poll() is None:

@@ -98,13 +98,12 @@ class CheckpointStore:
 def _verify(path: Path) -> tuple[dict[str, Any], str | None]:
     """The manifest, and what is wrong with the folder (None where nothing is)."""
     try:
-        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
-        expected, digest = manifest["files"], manifest.pop("digest")
-    except (OSError, ValueError, KeyError) as error:
+        manifest = json.loads((path / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
         return {}, f"its manifest cannot be read ({error})"
-    if _manifest_digest(manifest) != digest:
+    if not isinstance(manifest, dict) or _manifest_digest(manifest) != manifest.get("digest"):
         return {}, f"{MANIFEST} is not what was written"
-    for name, digest in expected.items():
+    for name, digest in manifest["files"].items():
         file = path / name
         if not file.is_file():
             return manifest, f"{name} is missing"
@@ -115,7 +114,8 @@ def _verify(path: Path) -> tuple[dict[str, Any], str | None]:
 
 def _manifest_digest(manifest: dict[str, Any]) -> str:
     """SHA-256 of the manifest without its own digest."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    rest = {name: value for name, value in manifest.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _files(folder: Path) -> list[Path]:

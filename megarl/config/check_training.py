@@ -1,5 +1,7 @@
 """Cross-field checks of the training phases and of evaluation."""
 
+from math import isqrt
+
 from megarl.config.names import KNOWN_OBJECTIVES, is_dotted_path, nearest
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
@@ -27,7 +29,12 @@ def objective_reads_options(recipe: Recipe) -> None:
     objective = recipe.rl.objective
     if objective.options and objective.name in KNOWN_OBJECTIVES:
         reason = f"is not read by the registered rl.objective.name={objective.name}"
-        raise refusal("rl.objective.options", objective.options, reason, "drop it or give an objective's dotted path")
+        raise refusal(
+            "rl.objective.options",
+            objective.options,
+            reason,
+            "give an objective's dotted path or set rl.objective.options=null",
+        )
 
 
 def group_has_a_spread(recipe: Recipe) -> None:
@@ -97,10 +104,15 @@ def _check_split(recipe: Recipe, batch: int, what: str, micro_path: str, micro: 
         raise refusal("parallel.world_size", recipe.parallel.world_size, reason, "change one of the two")
     share = batch // data
     if share % micro:
-        divisors = [size for size in range(1, share + 1) if share % size == 0]
-        best = min(divisors, key=lambda size: abs(size - micro))
+        best = min(_divisors(share), key=lambda size: abs(size - micro))
         reason = f"does not divide the {share} {what} of a rank's update"
         raise refusal(micro_path, micro, reason, f"the nearest size that does is {best}")
+
+
+def _divisors(number: int) -> list[int]:
+    """All divisors, rising. Each small one has its large partner, so the square root is far enough to look."""
+    small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
+    return small + [number // size for size in reversed(small) if size * size != number]
 
 
 TRAINING_CHECKS = (

@@ -67,11 +67,6 @@ class Run:
         """The token that ends a response."""
         return int(self.tokenizer.eos_token_id)
 
-    @property
-    def token_ids(self) -> dict[str, int]:
-        """Special tokens, for the exported models' configuration."""
-        return {"eos_token_id": self.stop_token_id, "pad_token_id": int(self.tokenizer.pad_token_id)}
-
     def sampling(self, *, greedy: bool = False) -> SamplingParams:
         """The recipe's sampling settings."""
         rollout = self.recipe.rollout

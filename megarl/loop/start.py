@@ -9,7 +9,7 @@ from megarl.checkpoint.hf import export_hf
 from megarl.checkpoint.state import RunState
 from megarl.checkpoint.tensors import load_tensors
 from megarl.config.errors import RunFolderError
-from megarl.loop.run import Run
+from megarl.loop.run import Run, facts
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.weights import ReadTensor, random_weights, saved_weights
 
@@ -35,6 +35,7 @@ def start(run: Run) -> None:
         load_tensors(run.policy, path, with_optimizer=run.state.has_stepped)
         run.saved = run.state.as_dict()
         run.journal.note(f"resumed from {path}")
+        _note_other_versions(run, manifest)
     run.journal.rewind(run.state)
 
 
@@ -55,6 +56,14 @@ def _found_by_main(run: Run) -> tuple[Path, dict[str, Any]] | None:
     if isinstance(found[0], RunFolderError):
         raise found[0]
     return found[0]  # type: ignore[no-any-return]
+
+
+def _note_other_versions(run: Run, manifest: dict[str, Any]) -> None:
+    """Other libraries may give other bits; the run goes on, and says so."""
+    before, now = manifest["libraries"], facts()["libraries"]
+    changed = [f"{name} {before.get(name)} -> {now[name]}" for name in now if before.get(name) != now[name]]
+    if changed:
+        run.journal.note(f"libraries have changed since ({', '.join(changed)}): the bits may differ from here on")
 
 
 def begin_phase(run: Run) -> None:
@@ -83,6 +92,6 @@ def begin_reference(run: Run) -> None:
         return
     folder = run.folder / REFERENCE
     if run.state.step == 0:
-        export_hf(run.policy, folder, run.token_ids)
+        export_hf(run.policy, folder, run.tokenizer)
     run.reference = FrozenModel(run.recipe, run.layout, run.policy.vocab_size)
     run.reference.load(saved_weights(folder))

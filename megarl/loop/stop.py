@@ -8,6 +8,9 @@ import signal
 import threading
 from types import FrameType
 
+EARLY_GRACE_S = 5.0
+"""Seconds that a process has to end after a signal that came before there was anything to save."""
+
 
 class Stopped(Exception):  # noqa: N818 - no error: the run ended as it was asked to
     """A signal asked the run to end; its state was saved.
@@ -21,6 +24,10 @@ class Stopped(Exception):  # noqa: N818 - no error: the run ended as it was aske
         self.signal_number = signal_number
 
 
+class StoppedEarly(SystemExit):
+    """A signal came before there was anything to save."""
+
+
 class StopFlag:
     """What SIGTERM and Ctrl-C do: end the process at once, and once `defer` was called, only ask it to end.
 
@@ -31,10 +38,18 @@ class StopFlag:
     def __init__(self) -> None:
         self.signal_number = 0
         self._deferred = False
-        self._grace_s: float | None = None
+        self._grace_s: float | None = EARLY_GRACE_S
 
     def install(self) -> None:
-        """Takes both signals over."""
+        """Takes both signals over.
+
+        A thread watches for them too: Python runs a handler in the main thread alone, between two bytecodes, and that
+        one may be waiting in C code for a rank that is gone.
+        """
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(read,), name="stop-signals", daemon=True).start()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._receive)
 
@@ -46,20 +61,27 @@ class StopFlag:
         """
         self._deferred, self._grace_s = True, grace_s
 
+    def ignore(self) -> None:
+        """The process ends now, with the exit code that it has: further signals change nothing."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if not self._deferred:
-            raise SystemExit(128 + number)
-        if self.signal_number:
-            return
-        self.signal_number = number
-        if self._grace_s is not None:
-            watchdog = threading.Timer(self._grace_s, self._give_up)
-            watchdog.daemon = True
-            watchdog.start()
+            os.write(2, f"megarl: stopped by {signal.Signals(number).name}; there was nothing to save yet\n".encode())
+            raise StoppedEarly(128 + number)
 
-    def _give_up(self) -> None:
-        message = (
-            f"megarl: ended {self._grace_s:g} s after the signal without a save; the checkpoints before it are whole\n"
-        )
-        os.write(2, message.encode())
-        os._exit(128 + self.signal_number)
+    def _watch(self, pipe: int) -> None:
+        """Waits for the first stop signal, and ends the process where it does not end by itself in time."""
+        number = 0
+        while number not in (signal.SIGTERM, signal.SIGINT):
+            number = os.read(pipe, 1)[0]
+        if self._deferred:
+            self.signal_number = number
+        if self._grace_s is not None:
+            threading.Event().wait(self._grace_s)
+            message = (
+                f"megarl: ended {self._grace_s:g} s after the signal, unsaved; the checkpoints before it are whole\n"
+            )
+            os.write(2, message.encode())
+            os._exit(128 + number)

@@ -1,9 +1,8 @@
 """Objectives by name, and the user's own by dotted path."""
 
 from collections.abc import Callable, Mapping
-from inspect import signature
 
-from megarl.config.dotted import import_dotted
+from megarl.config.dotted import import_dotted, mismatch
 from megarl.config.names import is_dotted_path
 from megarl.config.refusal import refusal
 from megarl.config.training import ObjectiveConfig
@@ -32,11 +31,9 @@ def build_objective(config: ObjectiveConfig) -> Objective:
         reason = "is neither a registered objective nor a dotted path like module.factory"
         raise refusal("rl.objective.name", config.name, reason, f"use one of {', '.join(OBJECTIVES)}")
     factory = import_dotted("rl.objective.name", config.name, "a callable that takes the options as keywords")
-    try:
-        signature(factory).bind(**config.options)
-    except TypeError as error:
-        reason = f"does not fit {config.name} ({error})"
-        raise refusal("rl.objective.options", config.options, reason, "give the keywords that it takes") from error
+    if (complaint := mismatch(factory, **config.options)) is not None:
+        reason = f"does not fit {config.name} ({complaint})"
+        raise refusal("rl.objective.options", config.options, reason, "give the keywords that it takes")
     objective: Objective = factory(**config.options)
     if not callable(objective) or not hasattr(objective, "needs_reference"):
         reason = "returns no objective: it must be callable and have needs_reference"

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from megarl.checkpoint.hf import export_hf
 from megarl.checkpoint.tensors import load_tensors, save_tensors
+from megarl.config.model import TokenizerConfig
 from megarl.config.training import OptimizerConfig
+from megarl.data.tokenizer import build_tokenizer
 from megarl.megatron.models.qwen2 import hf_config
 from megarl.megatron.policy import Policy
 from megarl.megatron.weights import random_weights
@@ -20,7 +22,7 @@ from megarl.rollout import Completion, Request, SamplingParams
 from megarl.rollout.distribute import generate_on_all_ranks
 from megarl.rollout.embedded import EmbeddedEngine
 from tests.unit.checkpoint.snapshot import differences, policy_under, snapshot, train
-from tests.unit.megatron.tiny import VOCAB, noisy_weights, random_batch, rl_batch, tiny_recipe
+from tests.unit.megatron.tiny import ALPHABET, VOCAB, noisy_weights, random_batch, rl_batch, tiny_recipe
 
 # isort: split
 # after megarl.megatron, which prepares torch for it
@@ -54,7 +56,7 @@ def _model(layout: Layout, sizes: dict[str, int], model: dict[str, Any], folder:
     random = _weights(policy)
     policy.load(noisy_weights(recipe.model))
     loaded = _weights(policy)
-    export_hf(policy, folder, {"eos_token_id": 1, "pad_token_id": 0})
+    export_hf(policy, folder, build_tokenizer(TokenizerConfig(alphabet=ALPHABET, words=[])))
     log_probs = policy.log_probs(random_batch(ROWS), 1)
     updates = {}
     for mode in MODES:

@@ -102,6 +102,10 @@ def flip_a_digit_of_the_state(path: Path) -> None:
     (path / MANIFEST).write_text(text.replace('"problems_drawn": ', '"problems_drawn": 1'))
 
 
+def make_the_manifest_a_list(path: Path) -> None:
+    (path / MANIFEST).write_text("[]")
+
+
 def remove_the_manifest(path: Path) -> None:
     (path / MANIFEST).unlink()
 
@@ -114,7 +118,8 @@ DAMAGES: dict[Callable[[Path], None], str] = {
     empty_the_manifest: "its manifest cannot be read",
     blank_the_manifest: "its manifest cannot be read",
     garble_the_manifest: "its manifest cannot be read",
-    drop_the_list_of_files: "its manifest cannot be read",
+    drop_the_list_of_files: "manifest.json is not what was written",
+    make_the_manifest_a_list: "manifest.json is not what was written",
     remove_the_manifest: "its manifest cannot be read",
     flip_a_digit_of_the_state: "manifest.json is not what was written",
 }
