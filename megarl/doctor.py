@@ -35,7 +35,11 @@ class Finding:
 
 
 def doctor() -> int:
-    """Prints whether the demo can run, then every finding: a table on a terminal, plain lines elsewhere. Returns `exit_code` of them."""
+    """Prints whether the demo can run, then every finding: a table on a terminal, plain lines elsewhere.
+
+    Returns:
+        `exit_code` of the findings.
+    """
     findings = [*packages(), *torch_findings(), *slurm(), *hardware()]
     missing = [finding.name for finding in findings if finding.needed and finding.found is None]
     print(f"The demo cannot run: {', '.join(missing)} missing." if missing else "The demo can run.")

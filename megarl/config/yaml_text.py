@@ -55,7 +55,8 @@ def parse_value(text: str, argument: str) -> Any:
         return _plain(OmegaConf.from_dotlist([f"value={text}"]))["value"]
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
         raise RecipeError(
-            f"The argument '{shortened(argument)}' has a value that is not YAML: {_complaint(error)}; quote it for YAML too."
+            f"The argument '{shortened(argument)}' has a value that is not YAML: {_complaint(error)}; "
+            "quote it for YAML too."
         ) from error
 
 

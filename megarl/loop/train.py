@@ -45,9 +45,8 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
             _run_phases(run)
         if layout.is_main:
             write_summary(run.folder)
-            print(
-                f"picture: {run.folder}/summary.png, rollouts: {run.folder}/samples.jsonl, policy: {run.folder}/model"
-            )
+            names = "picture summary.png, rollouts samples.jsonl, policy model/"
+            print(f"in {run.folder}: {names}")
     except Stopped:
         leave_world()
         raise

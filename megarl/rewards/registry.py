@@ -36,7 +36,7 @@ def build_reward(recipe: Recipe) -> Reward:
     A dotted path names a callable with the signature of `Reward`: (response, problem) -> float.
 
     Raises:
-        RecipeError: the name is not registered, or the dotted path leads to no callable that takes a response and a problem.
+        RecipeError: the name is not registered, or the dotted path leads to no such callable.
         UserError: a package that the reward needs is missing.
     """
     name = recipe.reward.name

@@ -28,7 +28,7 @@ def test_files_that_the_readme_lists(run: Path) -> None:
     table = re.search(r"\| file \|.*?\n\n", (REPOSITORY / "README.md").read_text(), re.S)
     assert table
     names = re.findall(r"`([\w./]+)`", table[0])
-    assert len(names) >= 10
+    assert len(names) >= 9
     for name in names:
         assert (run / name).exists(), name
 

@@ -3,12 +3,14 @@
 import io
 import os
 import platform
+from dataclasses import fields
 from importlib.metadata import version
 
 import pytest
 from rich.console import Console
 
 from megarl.cli import main
+from megarl.config.rollout import RolloutConfig
 from megarl.doctor import Finding, exit_code, line, packages, slurm, table, torch_findings
 
 MISSING = Finding("vllm", None, "rollouts", "pip install -e .[vllm]")
@@ -47,6 +49,18 @@ def test_torch_knows_gloo_here() -> None:
     assert found["torch build"] is not None
 
 
+def test_nothing_that_is_not_there_is_promised() -> None:
+    gives = {finding.name: finding.gives for finding in packages()}
+    engine = next(field for field in fields(RolloutConfig) if field.name == "engine")
+    for name in ("vllm", "sglang"):
+        assert (name in engine.metadata["choices"]) is not gives[name].startswith("nothing yet")
+
+
+def test_extras_are_installed_under_the_constraints() -> None:
+    how = {finding.name: finding.how for finding in packages()}
+    assert how["wandb"] == ".venv/bin/pip install -c constraints.txt -e '.[wandb]'"
+
+
 def test_slurm_without_its_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert [finding.found for finding in slurm()] == [None, None]
@@ -65,5 +79,5 @@ def test_the_command_prints_plain_lines_where_there_is_no_terminal(capsys: pytes
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert f"python: {platform.python_version()}\n" in out
-    assert out.endswith("The demo can run.\n")
+    assert out.startswith("The demo can run.\n")
     assert "\x1b" not in out

@@ -109,3 +109,27 @@ def test_folder_without_safetensors(recipe: Recipe) -> None:
     (Path(str(recipe.model.init_from)) / "model.safetensors").unlink()
     with pytest.raises(RecipeError, match=r"holds no \.safetensors file"):
         init_folder_is_this_model(recipe)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "config.json holds [], which is no mapping"),
+        ('{"rope_parameters": [1]}', "rope_parameters=[1], which is no mapping"),
+        ('{"rope_scaling": "yarn"}', "rope_scaling=yarn, which is no mapping"),
+        ('{"head_dim": "32"}', 'head_dim="32", which is no whole number'),
+        ('{"vocab_size": [30]}', "vocab_size=[30], which is no whole number"),
+        ('{"a": ' + "[" * 5000 + "]" * 5000 + "}", "cannot be read"),
+    ],
+)
+def test_config_with_entries_of_another_type(recipe: Recipe, text: str, words: str) -> None:
+    (Path(str(recipe.model.init_from)) / "config.json").write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        init_folder_is_this_model(recipe)
+    assert words in str(caught.value)
+
+
+def test_entries_that_are_null_tell_nothing(recipe: Recipe) -> None:
+    write(recipe, rope_scaling=None, head_dim=None, vocab_size=None)
+    init_folder_is_this_model(recipe)
+    check_vocabulary(recipe, 31)

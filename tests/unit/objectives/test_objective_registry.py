@@ -1,5 +1,6 @@
 """Objectives by name and by dotted path."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,18 @@ def test_dotted_path_gets_the_options() -> None:
 def test_options_that_the_factory_does_not_take(options: dict[str, float]) -> None:
     with pytest.raises(RecipeError, match=r"^rl\.objective\.options=.*does not fit .*users_objective"):
         build_objective(ObjectiveConfig(name=f"{__name__}.users_objective", options=options))
+
+
+def test_a_factory_that_raises_on_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "users_broken_objective.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RecipeError, match="ZeroDivisionError: division by zero"):
+        build_objective(ObjectiveConfig(name="users_broken_objective.f"))
+
+
+def test_a_factory_without_a_signature_is_called() -> None:
+    with pytest.raises(RecipeError, match="returns no objective"):
+        build_objective(ObjectiveConfig(name="builtins.dict"))
 
 
 def test_what_is_no_objective_is_refused() -> None:
