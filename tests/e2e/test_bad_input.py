@@ -1,8 +1,9 @@
 """A user's mistake ends the command with one sentence and exit code 2, and leaves nothing behind."""
 
 import json
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,16 @@ from tests.runs import RECIPE, REPOSITORY, TINY, command, environment, train
 def in_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recipes name files relative to the repository."""
     monkeypatch.chdir(REPOSITORY)
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """`train` takes signals over for the rest of its process, which here is the tests'."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def jsonl(path: Path, rows: list[dict[str, str]]) -> str:
