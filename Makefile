@@ -5,7 +5,7 @@ RECIPE ?= recipes/demo/grpo_arithmetic.yaml
 # one thread a process: at these sizes more threads only wait for each other
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-unit test-parallel test-demo test-megatron-0.19 lint clean
+.PHONY: demo test test-unit test-parallel test-demo test-reasoning-gym test-megatron-0.19 lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/megarl train $(RECIPE) $(OVERRIDES)
@@ -27,18 +27,24 @@ test-parallel: $(VENV)/.installed-dev
 test-demo: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "demo" --timeout 1800 -rP
 
+# the data source of that package, which some Python versions must compile a part of
+test-reasoning-gym: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[reasoning-gym]"
+	$(VENV)/bin/python -m pytest tests/unit/data/test_reasoning_gym_source.py tests/unit/rewards tests/e2e/test_recipes.py
+
 # the newest supported megatron-core; on Python 3.12 and newer the other targets use it already
 test-megatron-0.19: $(VENV)-0.19/.installed-dev
 	$(VENV)-0.19/bin/python -m pytest -m "not demo" tests/unit/platform tests/unit/megatron tests/unit/checkpoint tests/parallel
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
+	@echo "installing torch, megatron-core and the rest into $(VENV): minutes, and gigabytes where torch is a CUDA build"
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e .
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[dev,reasoning-gym]"
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
 # Python 3.11 is outside the newer releases' declared range, though they run on it: hence the source build

@@ -1,6 +1,8 @@
 """The command `megarl`."""
 
 import argparse
+import os
+import signal
 import sys
 
 from megarl import __version__
@@ -22,8 +24,17 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parse(argv)
     try:
         return _COMMANDS[arguments.command](arguments)
+    except KeyboardInterrupt:
+        print("megarl: stopped; nothing was started", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # what read our output is gone; Python would complain again when it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except UserError as error:
-        print(f"megarl: error: {error}", file=sys.stderr)
+        # all ranks of a world find the same mistake; one tells it
+        if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
+            print(f"megarl: error: {error}", file=sys.stderr)
         return USER_ERROR
 
 
@@ -41,7 +52,13 @@ def _config(arguments: argparse.Namespace) -> int:
     from megarl.config.load import load_recipe
     from megarl.config.show import render
 
-    print(render(load_recipe(arguments.recipe, arguments.overrides), docs=arguments.docs), end="")
+    loaded = load_recipe(arguments.recipe, arguments.overrides)
+    if loaded.recipe.data.source == "chain_arithmetic":
+        # pure Python; the other sources load packages and files, which are looked at by `train` only
+        from megarl.data.chain_arithmetic import ChainArithmetic
+
+        ChainArithmetic(loaded.recipe.seed, loaded.recipe.data)
+    print(render(loaded, docs=arguments.docs), end="")
     return 0
 
 

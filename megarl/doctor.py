@@ -11,6 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from rich.console import Console
 from rich.table import Table
 
+_PIP = ".venv/bin/pip install -c constraints.txt"
+_INSTALL = f"{_PIP} -e ."
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -32,14 +35,18 @@ class Finding:
 
 
 def doctor() -> int:
-    """Prints every finding: a table on a terminal, plain lines elsewhere. Returns `exit_code` of them."""
+    """Prints whether the demo can run, then every finding: a table on a terminal, plain lines elsewhere.
+
+    Returns:
+        `exit_code` of the findings.
+    """
     findings = [*packages(), *torch_findings(), *slurm(), *hardware()]
+    missing = [finding.name for finding in findings if finding.needed and finding.found is None]
+    print(f"The demo cannot run: {', '.join(missing)} missing." if missing else "The demo can run.")
     if sys.stdout.isatty():
         Console().print(table(findings))
     else:
         print("\n".join(line(finding) for finding in findings))
-    missing = [finding.name for finding in findings if finding.needed and finding.found is None]
-    print(f"The demo cannot run: {', '.join(missing)} missing." if missing else "The demo can run.")
     return exit_code(findings)
 
 
@@ -68,14 +75,14 @@ def table(findings: list[Finding]) -> Table:
 def packages() -> list[Finding]:
     """Python and the installed versions of every package that megarl can use."""
     wanted = (
-        ("torch", "tensors and torch.distributed", "pip install torch", True),
-        ("megatron-core", "the trainer's model and optimizer", "pip install megatron-core", True),
-        ("transformers", "tokenizers and the Hugging Face weight layout", "pip install transformers", True),
-        ("transformer-engine", "fused and FP8 layers on GPUs", "pip install megarl[te]", False),
-        ("vllm", "vLLM as the rollout engine", "pip install megarl[vllm]", False),
-        ("sglang", "SGLang as the rollout engine", "pip install megarl[sglang]", False),
-        ("reasoning-gym", "generated tasks with scorers", "pip install megarl[reasoning-gym]", False),
-        ("wandb", "metrics on Weights & Biases", "pip install megarl[wandb]", False),
+        ("torch", "tensors and torch.distributed", _INSTALL, True),
+        ("megatron-core", "the trainer's model and optimizer", _INSTALL, True),
+        ("transformers", "tokenizers and the Hugging Face weight layout", _INSTALL, True),
+        ("transformer-engine", "fused and FP8 layers on GPUs", _extra("te"), False),
+        ("vllm", "nothing yet, as rollout.engine is only embedded", "no need of it", False),
+        ("sglang", "nothing yet, as rollout.engine is only embedded", "no need of it", False),
+        ("reasoning-gym", "generated tasks with scorers", _extra("reasoning-gym"), False),
+        ("wandb", "metrics on Weights & Biases", _extra("wandb"), False),
     )
     python = platform.python_version() if sys.version_info >= (3, 11) else None
     found = [Finding(name, _version(name), gives, how, needed) for name, gives, how, needed in wanted]
@@ -111,8 +118,11 @@ def torch_findings() -> list[Finding]:
 
 def slurm() -> list[Finding]:
     """SLURM's commands with their versions."""
-    gives, how = "runs over several machines", "use a machine with the SLURM client commands"
-    return [Finding(command, _tool_version(command), gives, how) for command in ("sbatch", "srun")]
+    how = "use a machine with the SLURM client commands"
+    return [
+        Finding("sbatch", _tool_version("sbatch"), "a queue for scripts of your own; megarl submits no jobs", how),
+        Finding("srun", _tool_version("srun"), "the start of one megarl process a rank, as torchrun does", how),
+    ]
 
 
 def hardware() -> list[Finding]:
@@ -124,6 +134,10 @@ def hardware() -> list[Finding]:
         Finding("memory", f"{memory / 2**30:.1f} GiB", "", ""),
         Finding("disk free here", f"{free / 2**30:.1f} GiB", "", ""),
     ]
+
+
+def _extra(name: str) -> str:
+    return f"{_PIP} -e '.[{name}]'"
 
 
 def _version(package: str) -> str | None:

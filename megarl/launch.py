@@ -10,16 +10,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import megarl
 from megarl.config.check_init import check_vocabulary
 from megarl.config.errors import RecipeError
 from megarl.config.load import Loaded
 from megarl.config.schema import Recipe
-from megarl.loop.stop import StopFlag, Stopped
+from megarl.loop.stop import StopFlag, Stopped, StoppedEarly
+from megarl.platform.joined import LAUNCHER_PID, RENDEZVOUS, joined_world
 
-STOPPING_S = 9.5
-"""Seconds that workers have after a stop signal before they are killed."""
-_RENDEZVOUS_VARIABLE = "MEGARL_RENDEZVOUS"
 _PR_SET_PDEATHSIG = 1
+_KILL_AFTER_GRACE_S = 0.5
+"""A worker ends by itself after its grace; one that cannot, stopped or stuck in C code, is killed this much later."""
 
 
 def train(loaded: Loaded, arguments: Sequence[str]) -> int:
@@ -38,36 +39,33 @@ def train(loaded: Loaded, arguments: Sequence[str]) -> int:
     stop = StopFlag()
     stop.install()
     recipe = loaded.recipe
-    joined = _joined_world_size()
-    if joined is not None and joined != recipe.parallel.world_size:
+    joined = joined_world()
+    if joined is not None and joined.world_size != recipe.parallel.world_size:
         raise RecipeError(
-            f"parallel.world_size={recipe.parallel.world_size}, but this process was started in a world of {joined}; "
-            f"set parallel.world_size={joined}, or start it without torchrun or srun."
+            f"parallel.world_size={recipe.parallel.world_size}, but this process was started in a world of "
+            f"{joined.world_size}; set parallel.world_size={joined.world_size}, or start it without torchrun or srun."
         )
-    if _RENDEZVOUS_VARIABLE not in os.environ:
-        _preflight(recipe)
-    if joined is None and recipe.parallel.world_size > 1:
-        return _run_workers(arguments, recipe.parallel.world_size, stop)
-    if _RENDEZVOUS_VARIABLE in os.environ:
+    if RENDEZVOUS in os.environ:
         _die_with_launcher()
+    else:
+        _preflight(recipe)
+        if joined is None and recipe.parallel.world_size > 1:
+            return _run_workers(arguments, recipe, stop)
     from megarl.loop.train import train as train_here
 
     try:
         train_here(recipe, stop)
     except Stopped as stopped:
-        if int(os.environ.get("RANK", "0")) == 0:
+        stop.ignore()
+        if joined is None or joined.rank == 0:
             print(f"megarl: {stopped}; the run was saved and the same command continues it", file=sys.stderr)
         return 128 + stopped.signal_number
+    except StoppedEarly:
+        raise
+    except SystemExit as error:
+        # a reward or an objective of the user's; taken for an end of the run it would look like success
+        raise RuntimeError(f"something that the run called ended the process with SystemExit({error.code})") from error
     return 0
-
-
-def _joined_world_size() -> int | None:
-    """Size of the world that a launcher started this process in; None where there is none."""
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["WORLD_SIZE"])
-    if "SLURM_PROCID" in os.environ and "MASTER_ADDR" in os.environ:
-        return int(os.environ["SLURM_NTASKS"])
-    return None
 
 
 def _preflight(recipe: Recipe) -> None:
@@ -76,22 +74,42 @@ def _preflight(recipe: Recipe) -> None:
     from megarl.data.tokenizer import build_tokenizer, check_prompt_lengths
     from megarl.loop.folder import check_folder
     from megarl.objectives.registry import build_objective
+    from megarl.observe.mirrors import check_wandb
+    from megarl.platform.platform import current
     from megarl.rewards.registry import build_reward
 
+    devices = current().devices_here
+    if devices is not None and (local := _ranks_here(recipe)) > devices:
+        raise RecipeError(
+            f"parallel.world_size={recipe.parallel.world_size} puts {local} processes on this machine, which has "
+            f"{devices} GPUs; use fewer, or train on the CPU with CUDA_VISIBLE_DEVICES= in the environment."
+        )
     check_folder(recipe)
     build_objective(recipe.rl.objective)
     build_reward(recipe)
     tokenizer = build_tokenizer(recipe.tokenizer)
     check_vocabulary(recipe, len(tokenizer))
+    if recipe.model.init_from is not None:
+        from megarl.megatron.weights import check_saved_weights
+
+        check_saved_weights(Path(recipe.model.init_from), recipe.model, len(tokenizer))
+    check_wandb(recipe.observe.wandb_project)
     check_prompt_lengths(build_source(recipe), tokenizer, recipe)
 
 
-def _run_workers(arguments: Sequence[str], world_size: int, stop: StopFlag) -> int:
+def _ranks_here(recipe: Recipe) -> int:
+    """Processes of the trainer on this machine, as far as the launcher tells."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", recipe.parallel.world_size)))
+
+
+def _run_workers(arguments: Sequence[str], recipe: Recipe, stop: StopFlag) -> int:
     """One process a rank on this machine, watched until all have ended; the first failure ends the others."""
+    world_size = recipe.parallel.world_size
+    stop.defer(grace_s=None)
     with tempfile.TemporaryDirectory(prefix="megarl-") as rendezvous:
         workers = [_start_worker(arguments, rank, world_size, rendezvous) for rank in range(world_size)]
         try:
-            return _watch(workers, stop)
+            return _watch(workers, stop, recipe.checkpoint.stop_grace_s + _KILL_AFTER_GRACE_S)
         finally:
             for worker in workers:
                 if worker.poll() is None:
@@ -102,21 +120,29 @@ def _run_workers(arguments: Sequence[str], world_size: int, stop: StopFlag) -> i
 def _start_worker(arguments: Sequence[str], rank: int, world_size: int, rendezvous: str) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
+        # the very package that runs here, wherever it was imported from
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(megarl.__file__).parents[1]), os.environ.get("PYTHONPATH")])
+        ),
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(world_size),
-        _RENDEZVOUS_VARIABLE: rendezvous,
+        RENDEZVOUS: rendezvous,
+        LAUNCHER_PID: str(os.getpid()),
         # all ranks are on this machine, and a hostname need not resolve to it
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
     }
     # a session of its own: Ctrl-C in the terminal reaches the launcher alone, which tells each worker once
     return subprocess.Popen(
-        [sys.executable, "-m", "megarl", "train", *arguments], env=environment, start_new_session=True
+        # -P: the working folder may hold another thing called megarl, such as the clone itself
+        [sys.executable, "-P", "-m", "megarl", "train", *arguments],
+        env=environment,
+        start_new_session=True,
     )
 
 
-def _watch(workers: Sequence[subprocess.Popen[bytes]], stop: StopFlag) -> int:
+def _watch(workers: Sequence[subprocess.Popen[bytes]], stop: StopFlag, limit_s: float) -> int:
     """Waits for the workers. A stop signal is passed on once; a failed worker's peers are told to stop."""
     deadline: float | None = None
     failed = 0
@@ -125,13 +151,13 @@ def _watch(workers: Sequence[subprocess.Popen[bytes]], stop: StopFlag) -> int:
         if failed == 0 and stop.signal_number == 0:
             failed = next((code for code in codes if code), 0)
         if deadline is None and (stop.signal_number or failed):
-            deadline = time.monotonic() + STOPPING_S
+            deadline = time.monotonic() + limit_s
             if failed:
                 rank = codes.index(failed)
                 print(f"megarl: rank {rank} ended with {_described(failed)}; stopping the others", file=sys.stderr)
             for worker in workers:
                 if worker.poll() is None:
-                    worker.send_signal(signal.SIGTERM)
+                    worker.send_signal(stop.signal_number or signal.SIGTERM)
         if deadline is not None and time.monotonic() > deadline:
             for worker in workers:
                 if worker.poll() is None:
@@ -149,8 +175,11 @@ def _described(code: int) -> str:
 
 
 def _die_with_launcher() -> None:
-    """Asks the kernel for a SIGTERM when the launcher dies, so that kill -9 on it leaves no orphan."""
-    if Path("/proc").exists():
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() == 1:
-            raise SystemExit("megarl: the launcher is gone")
+    """Asks the kernel to kill this process when the launcher dies, so that kill -9 on it leaves no orphan.
+
+    SIGKILL, since a process that is stopped or stuck in C code answers nothing else.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ[LAUNCHER_PID]):
+        raise SystemExit("megarl: the launcher is gone")

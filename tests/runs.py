@@ -20,6 +20,8 @@ TINY = (
     "model.init_from=tests/data/base",
     "sft.steps=6",
     "sft.optimizer.lr=1e-4",
+    "sft.optimizer.warmup_steps=0",
+    "rl.optimizer.warmup_steps=0",
     "sft.batch_size=8",
     "sft.micro_batch_size=4",
     "rl.steps=16",
@@ -42,7 +44,7 @@ def command(*overrides: str) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     """This process's environment without a launcher's, one thread a process."""
-    joined = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "SLURM_PROCID")
+    joined = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     kept = {name: value for name, value in os.environ.items() if name not in joined}
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
 

@@ -9,7 +9,7 @@ release=0.19.2
 "${PYTHON:-python3}" -m venv "$VENV"
 pip=("$VENV/bin/python" -m pip)
 "${pip[@]}" install --quiet --upgrade pip
-"${pip[@]}" install --quiet -c constraints.txt -e ".[dev,reasoning-gym]"
+"${pip[@]}" install --quiet -c constraints.txt -e ".[dev]"
 if "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then
     "${pip[@]}" install --quiet -c constraints.txt triton==3.9.0 pybind11==3.1.0 setuptools einops packaging
     "${pip[@]}" install --quiet --ignore-requires-python --no-deps --no-binary megatron-core "megatron-core==$release"

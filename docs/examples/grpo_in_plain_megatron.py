@@ -28,16 +28,17 @@ VOCAB, PROMPTS, GROUP, LENGTH = 16, 8, 8, 12
 
 def sample_responses(model: torch.nn.Module, prompt: list[int]) -> torch.Tensor:
     """PROMPTS * GROUP responses, token by token and without a cache: the slowest engine there is."""
-    ids = torch.tensor(prompt).repeat(PROMPTS * GROUP, 1)
+    ids = torch.tensor(prompt, device=current().device).repeat(PROMPTS * GROUP, 1)
     with torch.no_grad():
         for _ in range(LENGTH):
-            logits = model(ids, torch.arange(ids.shape[1]).expand_as(ids), None)
+            logits = model(ids, torch.arange(ids.shape[1], device=ids.device).expand_as(ids), None)
             ids = torch.cat([ids, torch.multinomial(logits[:, -1].softmax(-1), 1)], dim=1)
     return ids[:, len(prompt) :]
 
 
 def main(steps: int = 30) -> list[float]:
     """Trains and returns the mean reward of each step."""
+    current().use_device()
     dist.init_process_group(current().dist_backend, store=dist.HashStore(), rank=0, world_size=1)
     parallel_state.initialize_model_parallel()
     tensor_parallel.model_parallel_cuda_manual_seed(1)
@@ -48,24 +49,25 @@ def main(steps: int = 30) -> list[float]:
         attention_dropout=0.0,
     )  # fmt: skip
     model = GPTModel(config, gpt_block_spec(config), VOCAB, LENGTH + 1, position_embedding_type="rope")
+    model = model.to(current().device)
     wrapped = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
     config.finalize_model_grads_func = finalize_model_grads
     optimizer = get_megatron_optimizer(OptimizerConfig(optimizer="adam", lr=3e-3, weight_decay=0.0), [wrapped])
+    train = policy_forward_step(GRPO(kl_coefficient=0.0), vocab_size=VOCAB)
     rewards_by_step = []
     for _ in range(steps):
         responses = sample_responses(model, prompt=[0])
         rewards_B = (responses % 2 == 0).float().mean(dim=1)
         prompt_ids = [f"prompt {row // GROUP}" for row in range(len(responses))]
         batch = pad_batch([[0]] * len(responses), responses.tolist(), current().device)
-        advantages_B = ADVANTAGES["grpo"](rewards_B, prompt_ids)
+        advantages_B = ADVANTAGES["grpo"](rewards_B.cpu(), prompt_ids)
         schedule = {"model": [wrapped], "num_microbatches": 1, "seq_length": LENGTH, "micro_batch_size": len(batch)}
         score = scoring_forward_step(vocab_size=VOCAB, temperature=1.0)
         run = get_forward_backward_func()
         with torch.no_grad():
             [old_BT] = run(forward_step_func=score, data_iterator=iter([batch]), forward_only=True,
                            collect_non_loss_data=True, **schedule)  # fmt: skip
-        batch = batch.with_rollout(advantages_B, old_log_probs_BT=old_BT)
-        train = policy_forward_step(GRPO(kl_coefficient=0.0), vocab_size=VOCAB, **batch.counts())
+        batch = batch.with_rollout(advantages_B, old_log_probs_BT=old_BT).with_totals()
         wrapped.zero_grad_buffer()
         run(forward_step_func=train, data_iterator=iter([batch]), forward_only=False, **schedule)
         optimizer.step()

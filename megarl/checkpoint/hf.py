@@ -6,20 +6,22 @@ from pathlib import Path
 
 import torch.distributed as dist
 from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerFast
 
+from megarl.data.tokenizer import save_tokenizer
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.policy import FrozenModel
 
 WEIGHTS = "model.safetensors"
 
 
-def export_hf(policy: FrozenModel, folder: Path, token_ids: dict[str, int]) -> None:
-    """Writes config.json and model.safetensors, beside first, then renamed over `folder`. Collective.
+def export_hf(policy: FrozenModel, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Writes config.json, model.safetensors and the tokenizer, beside first, then renamed over `folder`. Collective.
 
     Args:
         policy: the model; its weights keep their dtype.
         folder: replaced where it exists.
-        token_ids: eos_token_id and pad_token_id, for the configuration.
+        tokenizer: is saved beside the weights, and tells the configuration its special tokens.
     """
     tensors = {}
     for name, tensor in policy.export():
@@ -32,8 +34,12 @@ def export_hf(policy: FrozenModel, folder: Path, token_ids: dict[str, int]) -> N
         beside.mkdir(parents=True)
         save_file(tensors, beside / WEIGHTS, metadata={"format": "pt"})
         config = FAMILIES[policy.recipe.model.family].hf_config(policy.recipe.model, policy.vocab_size)
-        config.update({**token_ids, "bos_token_id": None, "dtype": "float32"})
+        special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+        config.update({**special, "dtype": "float32"})
         (beside / "config.json").write_text(json.dumps(config.to_dict(), indent=1, sort_keys=True, default=str))
+        save_tokenizer(tokenizer, beside)
+        # safetensors makes its file for the owner alone, unlike every other file of a run
+        (beside / WEIGHTS).chmod((beside / "config.json").stat().st_mode)
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
     dist.barrier()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from megarl.checkpoint.state import RunState
+from megarl.config.errors import RunFolderError
 from megarl.observe.files import write_atomic
 
 MANIFEST = "manifest.json"
@@ -47,6 +48,7 @@ class CheckpointStore:
         """
         files = {str(path.relative_to(self.staging)): _digest(path) for path in _files(self.staging)}
         manifest = {"state": state.as_dict(), "files": files, **facts}
+        manifest["digest"] = _manifest_digest(manifest)
         write_atomic(self.staging / MANIFEST, json.dumps(manifest, indent=1).encode())
         final = self.folder / state.folder_name
         replaced = self.folder / _REPLACED
@@ -59,43 +61,61 @@ class CheckpointStore:
         # a later one is there only if it is damaged, and must not push this one out
         until_this = [name for name in self.names() if name <= final.name]
         for old in until_this[: -self._keep]:
-            shutil.rmtree(self.folder / old)
+            # renamed first: a folder that is half deleted must not look like a checkpoint
+            (self.folder / old).rename(replaced)
+            shutil.rmtree(replaced)
         return final
 
     def names(self) -> list[str]:
         """Names of the committed checkpoints, oldest first."""
         if not self.folder.is_dir():
             return []
-        return sorted(path.parent.name for path in self.folder.glob(f"[0-9]*/{MANIFEST}"))
+        return sorted(path.name for path in self.folder.glob("[0-9]-*") if path.is_dir())
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint whose files are all as the manifest says, with its manifest.
 
-        Damaged ones are passed over, each with a warning that says why.
+        Damaged ones are passed over, each with a warning that says why. None where there is no checkpoint at all.
+
+        Raises:
+            RunFolderError: there are checkpoints, and none is whole: to start anew would overwrite the run.
         """
+        damage = None
         for name in reversed(self.names()):
             path = self.folder / name
             manifest, damage = _verify(path)
             if damage is None:
                 return path, manifest
             _log.warning("passed over checkpoint %s: %s", path, damage)
+        if damage is not None:
+            raise RunFolderError(
+                f"No checkpoint in {self.folder} is whole (the last one looked at: {damage}); "
+                "restore one from a copy, or start anew in another output_dir."
+            )
         return None
 
 
 def _verify(path: Path) -> tuple[dict[str, Any], str | None]:
     """The manifest, and what is wrong with the folder (None where nothing is)."""
     try:
-        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
-        expected = manifest["files"]
-    except (OSError, ValueError, KeyError) as error:
+        manifest = json.loads((path / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
         return {}, f"its manifest cannot be read ({error})"
-    for name, digest in expected.items():
+    if not isinstance(manifest, dict) or _manifest_digest(manifest) != manifest.get("digest"):
+        return {}, f"{MANIFEST} is not what was written"
+    for name, digest in manifest["files"].items():
         file = path / name
         if not file.is_file():
             return manifest, f"{name} is missing"
         if _digest(file) != digest:
             return manifest, f"{name} is not what was written"
     return manifest, None
+
+
+def _manifest_digest(manifest: dict[str, Any]) -> str:
+    """SHA-256 of the manifest without its own digest."""
+    rest = {name: value for name, value in manifest.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _files(folder: Path) -> list[Path]:

@@ -18,8 +18,15 @@ from megarl.platform.checkpoint_writer import fast_sync_save
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
 
-def save_tensors(policy: Policy, folder: Path) -> None:
-    """Writes this rank's share into `folder`, which every rank sees. Collective."""
+def save_tensors(policy: Policy, folder: Path, *, with_optimizer: bool) -> None:
+    """Writes this rank's share into `folder`, which every rank sees. Collective.
+
+    Args:
+        policy: the model, its optimizer and its schedule.
+        folder: a folder that exists and is empty.
+        with_optimizer: False where the optimizer never stepped, and so has no moments to write: making them exist would
+            change the optimizer that goes on.
+    """
     # 0.19 takes NVIDIA's resiliency extension by default, which is no dependency of ours
     options = {"async_strategy": "mcore"} if _takes(dist_checkpointing.save, "async_strategy") else {}
     tensors = folder / "tensors"
@@ -27,39 +34,43 @@ def save_tensors(policy: Policy, folder: Path) -> None:
         tensors.mkdir()
     torch.distributed.barrier()
     with fast_sync_save():
-        dist_checkpointing.save(_sharded_state(policy, is_loading=False), str(tensors), **options)
+        dist_checkpointing.save(_sharded_state(policy, with_optimizer, is_loading=False), str(tensors), **options)
     save_file(_rng_state(), folder / f"rng-{policy.layout.rank:05d}.safetensors")
     torch.distributed.barrier()
 
 
-def load_tensors(policy: Policy, folder: Path) -> None:
+def load_tensors(policy: Policy, folder: Path, *, with_optimizer: bool) -> None:
     """Restores what `save_tensors` wrote. The policy must be in the phase that was saved. Collective.
+
+    Args:
+        policy: takes the state; without the optimizer's, its own must be fresh.
+        folder: what was saved.
+        with_optimizer: as it was saved.
 
     Raises:
         FileNotFoundError: this rank's RNG is not there: the checkpoint was saved by a smaller world.
     """
     # the optimizer casts its state to each parameter's dtype, which torch refuses to track
     with torch.no_grad():
-        loaded = dist_checkpointing.load(_sharded_state(policy, is_loading=True), str(folder / "tensors"))
+        loaded = dist_checkpointing.load(
+            _sharded_state(policy, with_optimizer, is_loading=True), str(folder / "tensors")
+        )
         policy.model.load_state_dict(loaded["model"])
-        policy.optimizer.load_state_dict(loaded["optimizer"])
+        if with_optimizer:
+            policy.optimizer.load_state_dict(loaded["optimizer"])
     # Megatron-core adds the saved steps to those that were made
     policy.scheduler.num_steps = 0
     policy.scheduler.load_state_dict(loaded["scheduler"])
     _restore_rng(load_file(folder / f"rng-{policy.layout.rank:05d}.safetensors"))
 
 
-def _sharded_state(policy: Policy, *, is_loading: bool) -> dict[str, Any]:
+def _sharded_state(policy: Policy, with_optimizer: bool, *, is_loading: bool) -> dict[str, Any]:
     model = policy.model.sharded_state_dict(metadata=dict(_METADATA))
-    never_stepped = not any(policy.optimizer.state_dict()["state"])
-    return {
-        "model": model,
-        # a phase's first checkpoint is written before any update: "loading" makes the moments exist, as zeros
-        "optimizer": policy.optimizer.sharded_state_dict(
-            model, is_loading=is_loading or never_stepped, metadata=dict(_METADATA)
-        ),
-        "scheduler": policy.scheduler.state_dict(),
-    }
+    state = {"model": model, "scheduler": policy.scheduler.state_dict()}
+    if with_optimizer:
+        optimizer = policy.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=dict(_METADATA))
+        state["optimizer"] = optimizer
+    return state
 
 
 def _rng_state() -> dict[str, torch.Tensor]:

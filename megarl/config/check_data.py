@@ -34,6 +34,14 @@ def file_source_has_files(recipe: Recipe) -> None:
             raise refusal(name, path, "is not a file", "check the path, which is relative to the working folder")
 
 
+def file_source_has_no_options(recipe: Recipe) -> None:
+    """The file source has keys of its own and would ignore free options."""
+    data = recipe.data
+    if data.source == "file" and data.options:
+        fix = "set data.options=null to drop what this recipe or a base recipe gives"
+        raise refusal("data.options", data.options, "is not read with data.source=file", fix)
+
+
 def template_has_one_prompt(recipe: Recipe) -> None:
     """The template is filled in one place."""
     template = recipe.data.prompt_template
@@ -69,6 +77,7 @@ def reward_fits_source(recipe: Recipe) -> None:
 
 DATA_CHECKS = (
     file_keys_fit_source,
+    file_source_has_no_options,
     file_source_has_files,
     template_has_one_prompt,
     demonstrations_exist,

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from megarl.config.keys import Key, join
-from megarl.config.refusal import refusal
+from megarl.config.refusal import is_unicode, refusal
 
 
 def check_range(key: Key, value: Any, source: str) -> None:
@@ -28,14 +28,16 @@ def check_range(key: Key, value: Any, source: str) -> None:
         raise refusal(key.path, value, f"is not above {key.above}", f"give more than {key.above}", source)
 
 
-def check_finite(path: str, value: Any, source: str) -> None:
-    """Refuses NaN and infinities, in lists and mappings too.
+def check_storable(path: str, value: Any, source: str) -> None:
+    """Refuses NaN, infinities and text that cannot be written as UTF-8, in lists and mappings too.
 
     Raises:
         RecipeError: naming the key.
     """
     if isinstance(value, float) and not math.isfinite(value):
         raise refusal(path, value, "is not a finite number", "give one", source)
+    if isinstance(value, str) and not is_unicode(value):
+        raise refusal(path, ascii(value), "holds half a surrogate pair, which is no character", "mend it", source)
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, entry in entries:
-        check_finite(f"{path}[{name}]" if isinstance(value, list) else join(path, str(name)), entry, source)
+        check_storable(f"{path}[{name}]" if isinstance(value, list) else join(path, str(name)), entry, source)

@@ -1,5 +1,7 @@
 """Cross-field checks of the training phases and of evaluation."""
 
+from math import isqrt
+
 from megarl.config.names import KNOWN_OBJECTIVES, is_dotted_path, nearest
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
@@ -27,7 +29,12 @@ def objective_reads_options(recipe: Recipe) -> None:
     objective = recipe.rl.objective
     if objective.options and objective.name in KNOWN_OBJECTIVES:
         reason = f"is not read by the registered rl.objective.name={objective.name}"
-        raise refusal("rl.objective.options", objective.options, reason, "drop it or give an objective's dotted path")
+        raise refusal(
+            "rl.objective.options",
+            objective.options,
+            reason,
+            "give an objective's dotted path or set rl.objective.options=null",
+        )
 
 
 def group_has_a_spread(recipe: Recipe) -> None:
@@ -48,6 +55,17 @@ def rollouts_split_into_updates(recipe: Recipe) -> None:
         raise refusal("rl.updates_per_step", rl.updates_per_step, reason, "give a divisor of that number")
     batch = rl.rollouts_per_step // rl.updates_per_step
     _check_split(recipe, batch, "rollouts", "rl.micro_batch_size", rl.micro_batch_size)
+
+
+def warmup_ends(recipe: Recipe) -> None:
+    """The learning rate must come down again: warm-up is shorter than the phase."""
+    rl = recipe.rl
+    phases = (("sft", recipe.sft.steps, recipe.sft.optimizer), ("rl", rl.steps * rl.updates_per_step, rl.optimizer))
+    for phase, updates, optimizer in phases:
+        if 0 < updates <= optimizer.warmup_steps:
+            reason = f"leaves no step after the warm-up of the {updates} optimizer steps of the phase"
+            fix = f"give at most {updates - 1}"
+            raise refusal(f"{phase}.optimizer.warmup_steps", optimizer.warmup_steps, reason, fix)
 
 
 def demonstrations_split_over_ranks(recipe: Recipe) -> None:
@@ -86,10 +104,15 @@ def _check_split(recipe: Recipe, batch: int, what: str, micro_path: str, micro: 
         raise refusal("parallel.world_size", recipe.parallel.world_size, reason, "change one of the two")
     share = batch // data
     if share % micro:
-        divisors = [size for size in range(1, share + 1) if share % size == 0]
-        best = min(divisors, key=lambda size: abs(size - micro))
+        best = min(_divisors(share), key=lambda size: abs(size - micro))
         reason = f"does not divide the {share} {what} of a rank's update"
         raise refusal(micro_path, micro, reason, f"the nearest size that does is {best}")
+
+
+def _divisors(number: int) -> list[int]:
+    """All divisors, rising. Each small one has its large partner, so the square root is far enough to look."""
+    small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
+    return small + [number // size for size in reversed(small) if size * size != number]
 
 
 TRAINING_CHECKS = (
@@ -98,6 +121,7 @@ TRAINING_CHECKS = (
     objective_reads_options,
     group_has_a_spread,
     rollouts_split_into_updates,
+    warmup_ends,
     demonstrations_split_over_ranks,
     response_fits_context,
     ks_can_be_estimated,

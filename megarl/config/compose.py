@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from megarl.config.errors import RecipeError
-from megarl.config.refusal import refusal
-from megarl.config.yaml_text import parse_mapping, parse_value
+from megarl.config.refusal import refusal, shortened
+from megarl.config.yaml_text import DEEPEST, parse_mapping, parse_value
 
 COMMAND_LINE = "command line"
 
@@ -37,10 +37,11 @@ def file_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
             name each other in a circle.
     """
     label = os.path.normpath(path)
+    text = _read(path, chain)
     if path.resolve() in (link.resolve() for link in chain):
         circle = " -> ".join(os.path.normpath(link) for link in (*chain, path))
         raise RecipeError(f"{label} is among its own defaults ({circle}); take one of these entries out.")
-    tree = parse_mapping(_read(path, chain), label)
+    tree = parse_mapping(text, label)
     defaults = tree.pop("defaults", [])
     if not isinstance(defaults, list) or not all(isinstance(entry, str) for entry in defaults):
         raise refusal("defaults", defaults, "is not a list of files", "write it as [base.yaml]", label)
@@ -52,14 +53,20 @@ def override_layer(argument: str) -> Layer:
     """The layer of one `key=value` argument.
 
     Raises:
-        RecipeError: the argument has another form, or its value is not YAML.
+        RecipeError: the argument has another form, or its value is not YAML, or nests too deep.
     """
     path, equals, text = argument.partition("=")
     parts = path.split(".")
     if not equals or not all(parts) or path != path.strip():
-        raise RecipeError(f"The argument '{argument}' is not of the form key=value; write it like rl.steps=10.")
+        raise RecipeError(
+            f"The argument '{shortened(argument)}' is not of the form key=value; write it like rl.steps=10."
+        )
+    if len(parts) > DEEPEST:
+        raise RecipeError(f"The argument '{shortened(argument)}' has a key of {len(parts)} parts; mend the key.")
     if path == "defaults":
-        raise RecipeError(f"The argument '{argument}' cannot add files to a recipe; write defaults in a recipe file.")
+        raise RecipeError(
+            f"The argument '{shortened(argument)}' cannot add files to a recipe; write defaults in a recipe file."
+        )
     tree = parse_value(text, argument)
     for part in reversed(parts):
         tree = {part: tree}
@@ -69,8 +76,10 @@ def override_layer(argument: str) -> Layer:
 def _read(path: Path, chain: tuple[Path, ...]) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+    except (OSError, ValueError) as error:
+        # a path can hold a zero byte, which Python tells as a ValueError
+        text = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+        reason = error.strerror if isinstance(error, OSError) else text
         named_by = f", which {os.path.normpath(chain[-1])} names under defaults," if chain else ""
         raise RecipeError(
             f"The recipe {os.path.normpath(path)}{named_by} cannot be read: {reason}; check the path."

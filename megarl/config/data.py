@@ -23,7 +23,7 @@ class DataConfig:
     answer_column: str = key("answer", "Column of the reference answer, for source=file.")
     demonstration_column: Optional[str] = key(None, "Column of the response that SFT imitates, for source=file.")
     prompt_template: str = key("{prompt}", "How a prompt is written for the model; holds {prompt} once.")
-    eval_prompts: int = key(64, "Prompts kept for evaluation, never trained on.", low=1)
+    eval_prompts: int = key(64, "Prompts kept for evaluation, never trained on.", low=1, high=100_000)
     options: dict[str, Any] = key(factory=dict, doc="Settings of the source itself; see docs/data.md.")
 
 

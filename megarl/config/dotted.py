@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from megarl.config.refusal import refusal
@@ -21,12 +22,27 @@ def import_dotted(key: str, path: str, expected: str) -> Callable[..., Any]:
     module_name, _, attribute = path.rpartition(".")
     try:
         module = import_module(module_name)
-    except ImportError as error:
-        reason = f"names the module {module_name}, which cannot be imported ({error})"
-        raise refusal(key, path, reason, "put it on PYTHONPATH") from error
+    # the module is the user's, and may raise anything, or end the process
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())
+        reason = f"names the module {module_name}, which cannot be imported ({type(error).__name__}: {said})"
+        fix = "put it on PYTHONPATH" if isinstance(error, ImportError) else "mend the module"
+        raise refusal(key, path, reason, fix) from error
     found: Callable[..., Any] | None = getattr(module, attribute, None)
     if not callable(found):
         what = "is not callable" if hasattr(module, attribute) else "is not there"
         reason = f"names {attribute} in the module {module_name}, which {what}"
         raise refusal(key, path, reason, f"name {expected}")
     return found
+
+
+def mismatch(function: Callable[..., Any], *positional: Any, **named: Any) -> str | None:
+    """Why `function` cannot be called with these arguments; None where it can, or where its signature is not known."""
+    try:
+        signature(function).bind(*positional, **named)
+    except TypeError as error:
+        return str(error)
+    # functions written in C need not tell their signature
+    except ValueError:
+        return None
+    return None

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from megarl.config.check_keys import check_layer
-from megarl.config.check_ranges import check_finite, check_range
+from megarl.config.check_ranges import check_range, check_storable
 from megarl.config.compose import Layer, file_layers, override_layer
 from megarl.config.errors import RecipeError
 from megarl.config.keys import join, keys, sections
@@ -21,8 +21,9 @@ from megarl.config.schema import Recipe
 from megarl.config.validate import validate
 
 # A run may be resumed with other values of these: they decide where a run writes, how often, and how long it
-# waits, and never a number that it computes. Everything else, the parallel layout included, decides the numbers.
-FREE_ON_RESUME = ("output_dir", "resume", "observe", "checkpoint", "parallel.threads", "parallel.timeout_s")
+# waits, and never a number that it computes. Everything else decides the numbers, the parallel layout and the threads
+# included: sums in another order differ in their last bits.
+FREE_ON_RESUME = ("output_dir", "resume", "observe", "checkpoint", "parallel.timeout_s")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def recipe_hash(recipe: Recipe) -> str:
 
 def _check_values(tree: dict[str, Any], origin: dict[str, str]) -> None:
     for path, value in leaves(tree):
-        check_finite(".".join(path), value, origin[".".join(path)])
+        check_storable(".".join(path), value, origin[".".join(path)])
     for dotted, key in keys().items():
         if key.kind is not dict:
             check_range(key, _at(tree, dotted), origin[dotted])
@@ -88,14 +89,31 @@ def _resolve(layers: Sequence[Layer]) -> dict[str, Any]:
         for layer in layers:
             for dotted in _emptied(layer.tree):
                 OmegaConf.update(merged, dotted, {}, merge=False)
+            _make_way(merged, layer.tree)
             merged = OmegaConf.merge(merged, OmegaConf.create(layer.tree))
         resolved: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
+    # a mapping over an interpolation that stands for a list is a TypeError
+    except (OmegaConfBaseException, TypeError, RecursionError) as error:
         # What is left to go wrong here is an interpolation: literal values have been checked.
-        place = error.full_key or " or ".join(_interpolated(layers))
+        place = getattr(error, "full_key", None) or " or ".join(_interpolated(layers))
         reason = str(error).split("\n")[0].rstrip(".")
         raise RecipeError(f"{place} cannot be resolved: {reason}; mend the ${{...}} in it.") from error
     return {str(name): value for name, value in resolved.items()}
+
+
+def _make_way(held: Any, tree: dict[str, Any]) -> None:
+    """Takes out the lists of `held` that `tree` has a mapping for, and the other way round: OmegaConf merges neither.
+
+    Only free mappings can hold such: elsewhere the layer's types have been checked.
+    """
+    for name, value in tree.items():
+        if not isinstance(value, dict | list) or name not in held or OmegaConf.is_interpolation(held, name):
+            continue
+        before = held[name]
+        if OmegaConf.is_dict(before) and isinstance(value, dict):
+            _make_way(before, value)
+        elif (OmegaConf.is_list(before) and isinstance(value, dict)) or OmegaConf.is_dict(before):
+            held[name] = None
 
 
 def _emptied(tree: dict[str, Any]) -> list[str]:

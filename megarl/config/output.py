@@ -12,6 +12,11 @@ class CheckpointConfig:
 
     every: int = key(20, "RL steps between checkpoints; 0 saves at the end of a phase and on a stop only.", low=0)
     sft_every: int = key(0, "SFT steps between checkpoints; 0 saves at the end of the phase and on a stop only.", low=0)
+    stop_grace_s: float = key(
+        7.5,
+        "Seconds after a stop signal in which a step and its save must end; then the process ends unsaved.",
+        above=0,
+    )
     keep: int = key(2, "Checkpoints kept; older ones are deleted.", low=1)
 
 

@@ -26,5 +26,18 @@ def refusal(path: str, value: Any, reason: str, fix: str, source: str | None = N
 def in_words(value: Any) -> str:
     """A value as a recipe would write it, on one line, cut where it is long."""
     bare = isinstance(value, str) and value.isidentifier()
-    text: str = value if bare else json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text: str = value if bare else json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        text = "a value that nests too deep to show"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """The text, cut where it is too long for a message."""
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def is_unicode(text: str) -> bool:
+    """Whether the text can be written as UTF-8, which half a surrogate pair, as in "\\ud800", cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in text) if not text.isascii() else True

@@ -21,3 +21,4 @@ class EvaluateConfig:
 
     samples_per_prompt: int = key(64, "Responses a prompt; 0 turns evaluation off.", low=0)
     ks: list[int] = key(factory=lambda: [1, 2, 4, 8, 16, 32], doc="The k of pass@k; none above samples_per_prompt.")
+    solved_from: float = key(1.0, "Reward from which a response counts as right.")

@@ -25,7 +25,7 @@ class SFTConfig:
     """Supervised warm start on the source's demonstrations."""
 
     steps: int = key(0, "Optimizer steps; 0 skips the phase.", low=0)
-    batch_size: int = key(32, "Demonstrations an optimizer step, over all ranks.", low=1)
+    batch_size: int = key(32, "Demonstrations an optimizer step, over all ranks.", low=1, high=10**6)
     micro_batch_size: int = key(32, "Demonstrations a rank runs at once.", low=1)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
@@ -51,8 +51,8 @@ class RLConfig:
     """Reinforcement learning: rollouts, rewards, advantages, updates."""
 
     steps: int = key(60, "Steps; each rolls out one batch and trains on it.", low=0)
-    prompts_per_step: int = key(16, "Prompts a step.", low=1)
-    samples_per_prompt: int = key(16, "Responses a prompt (the group).", low=1)
+    prompts_per_step: int = key(16, "Prompts a step.", low=1, high=10**6)
+    samples_per_prompt: int = key(16, "Responses a prompt (the group).", low=1, high=10**6)
     updates_per_step: int = key(1, "Optimizer steps on one batch of rollouts.", low=1)
     micro_batch_size: int = key(64, "Responses a rank runs at once.", low=1)
     advantage: str = key("grpo", "Advantage estimator (see docs/objectives.md).", choices=("grpo",))

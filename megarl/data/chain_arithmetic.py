@@ -15,6 +15,9 @@ from megarl.data.options import Range, parse_options
 from megarl.data.problem import Problem
 from megarl.data.template import fill_template
 
+_LARGEST = 10**9
+"""Bound of every number in a chain; longer ones fit no sensible context."""
+
 # The slips of someone who adds in columns: off by one or two, or a carry lost.
 _SLIPS = (1, -1, 2, -2, 10, -10)
 
@@ -23,10 +26,10 @@ _SLIPS = (1, -1, 2, -2, 10, -10)
 class ChainOptions:
     """`data.options` of this source."""
 
-    terms: int = key(4, "Numbers in a chain.", low=2)
-    first: Range = key((10, 29), "Range of the first number.", low=0)
-    operand: Range = key((1, 9), "Range of the other numbers.", low=1)
-    total: Range = key((10, 29), "Every running total stays in it.", low=0)
+    terms: int = key(4, "Numbers in a chain.", low=2, high=64)
+    first: Range = key((10, 29), "Range of the first number.", low=0, high=_LARGEST)
+    operand: Range = key((1, 9), "Range of the other numbers.", low=1, high=_LARGEST)
+    total: Range = key((10, 29), "Every running total stays in it.", low=0, high=_LARGEST)
     clean_until: float = key(0.78, "Share of the warm start that shows only worked, correct solutions.", low=0, high=1)
     careful: float = key(0.3, "Share of worked solutions after it; the others are direct guesses.", low=0, high=1)
     slip: float = key(0.03, "Probability of a wrong step in a worked solution.", low=0, high=1)
@@ -166,7 +169,10 @@ def _evaluation_chains(options: ChainOptions, wanted: int) -> list[Chain]:
     """Distinct chains; as many again have to turn up, so that training always has some left."""
     rng = random.Random("chain_arithmetic/evaluation")
     found: dict[Chain, None] = {}
-    for _ in range(20 * wanted + 1000):
+    # no more chains than this can be, so that further draws would be for nothing
+    firsts, operands = (high - low + 1 for low, high in (options.first, options.operand))
+    most = firsts * (2 * operands) ** (options.terms - 1)
+    for _ in range(20 * min(wanted, most) + 1000):
         found[draw_chain(rng, options)] = None
         if len(found) == 2 * wanted:
             return list(found)[:wanted]

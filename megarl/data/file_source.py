@@ -31,7 +31,7 @@ class FileSource:
             DataError: a file cannot be read as prompts and answers, or leaves no row to train on.
         """
         if data.options:
-            raise refusal("data.options", data.options, "is not read with data.source=file", "drop it")
+            raise refusal("data.options", data.options, "is not read with data.source=file", "set data.options=null")
         if data.path is None:
             raise refusal("data.path", None, "is needed with data.source=file", "give a .jsonl or .parquet file")
         self._seed = seed

@@ -38,7 +38,9 @@ def unknown_option(name: str, value: Any, known: Iterable[str], owner: str) -> R
     """The error for an option that `owner` does not have, with the nearest one that it has."""
     names = sorted(known)
     guess = nearest(str(name), names)
-    fix = f"did you mean {guess}?" if guess else f"use one of {', '.join(names)}"
+    # who changes a base recipe's source inherits the options of the old one
+    inherited = "set data.options=null to drop what a base recipe gave"
+    fix = f"did you mean {guess}?" if guess else f"use one of {', '.join(names)}, or {inherited}"
     return refusal(f"data.options.{name}", value, f"is no option of {owner}", fix)
 
 
@@ -51,7 +53,7 @@ def _checked(field: "Field[Any]", value: Any) -> Any:
     if field.type is float:
         if not _is_int(value) and not isinstance(value, float):
             raise refusal(path, value, "is not a number", "give one")
-        return _within(path, field, float(value), value)
+        return float(_within(path, field, value, value))
     if not (isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_int, value)) and value[0] <= value[1]):
         raise refusal(path, value, "is not a range", "give two whole numbers, the smaller one first")
     return (_within(path, field, value[0], value), _within(path, field, value[1], value))

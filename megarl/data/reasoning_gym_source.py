@@ -73,7 +73,8 @@ def _registered_tasks() -> Mapping[str, tuple[type, type]]:
         if (error.name or "").split(".")[0] != "reasoning_gym":
             raise
         raise UserError(
-            "data.source=reasoning_gym needs the package reasoning-gym; pip install megarl[reasoning-gym]."
+            "data.source=reasoning_gym needs the package reasoning-gym; "
+            "run `.venv/bin/pip install -c constraints.txt -e '.[reasoning-gym]'`."
         ) from error
     tasks: Mapping[str, tuple[type, type]] = DATASETS
     return tasks

@@ -14,7 +14,7 @@ import pyarrow.parquet
 from megarl.config.data import DataConfig
 from megarl.config.errors import DataError
 from megarl.config.names import nearest
-from megarl.config.refusal import in_words
+from megarl.config.refusal import in_words, is_unicode
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,15 @@ def _parquet_records(path: str, columns: Mapping[str, str]) -> Iterable[tuple[in
     except (pyarrow.ArrowException, OSError) as error:
         first_line = str(error).split("\n")[0]
         raise DataError(f"{path} cannot be read as parquet ({first_line}); write the file again.") from error
-    return enumerate(table.to_pylist(), start=1)
+    try:
+        return enumerate(table.to_pylist(), start=1)
+    # times in nanoseconds and bytes that are no UTF-8 fail only when they become Python's
+    except (pyarrow.ArrowException, ValueError, OverflowError) as error:
+        first_line = str(error).split("\n")[0]
+        raise DataError(
+            f"{path}: {', '.join(columns.values())} hold values that are neither text nor numbers ({first_line}); "
+            "write them as text."
+        ) from error
 
 
 def _row(place: str, number: int, record: Mapping[str, Any], columns: Mapping[str, str]) -> Row:
@@ -110,6 +118,11 @@ def _require(place: str, key: str, column: str, there: Sequence[str]) -> None:
 
 
 def _text(place: str, key: str, column: str, value: Any) -> str:
+    if isinstance(value, str) and not is_unicode(value):
+        raise DataError(
+            f"{place}: {column}={in_words(ascii(value))} ({key}) holds half a surrogate pair, which is no character; "
+            "mend or remove the row."
+        )
     number = isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value)
     if number or (isinstance(value, str) and value.strip()):
         return str(value)

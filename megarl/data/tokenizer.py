@@ -20,6 +20,9 @@ PAD, EOS = "<pad>", "<eos>"
 _CHECKED = 256
 """Problems looked at in a source without an end."""
 
+_MOST_SHRUNK = 4
+"""Characters that a tokenizer's normalisation makes one of, at most; NFC takes three for a Hangul syllable."""
+
 _EXCERPT = 60
 """Characters of a text that a message shows."""
 
@@ -97,8 +100,10 @@ def check_prompt_lengths(source: Source, tokenizer: PreTrainedTokenizerFast, rec
     """
     longest = recipe.model.max_position_embeddings
     new_tokens = recipe.rollout.max_new_tokens
+    most = _MOST_SHRUNK * longest * max(map(len, tokenizer.get_vocab()))
     count = source.rows if isinstance(source, FileSource) else _CHECKED
     for problem in (*source.evaluation(), *(source.training(index) for index in range(count))):
+        _check_characters(f"prompt {problem.id}", problem.prompt, most, longest)
         tokens = _tokens(tokenizer, problem, problem.prompt)
         if tokens == 0:
             raise DataError(f"prompt {problem.id} has no tokens; give it text or remove it.")
@@ -110,12 +115,23 @@ def check_prompt_lengths(source: Source, tokenizer: PreTrainedTokenizerFast, rec
     for index in range(count if recipe.sft.steps > 0 else 0):
         # spread over the warm start, since what is imitated may change on its way
         problem, response = source.demonstration(index, index / count)
+        _check_characters(f"demonstration {problem.id}", response, most, longest)
+        _check_characters(f"demonstration {problem.id}", problem.prompt, most, longest)
         tokens = _tokens(tokenizer, problem, problem.prompt) + _tokens(tokenizer, problem, response) + 1
         if tokens > longest:
             raise DataError(
                 f"demonstration {problem.id} has {tokens} tokens, prompt and end token included, more than "
                 f"model.max_position_embeddings={longest}; raise it to {tokens} or shorten the demonstration."
             )
+
+
+def _check_characters(name: str, text: str, most: int, longest: int) -> None:
+    """Refuses what cannot fit without encoding it, which takes minutes for tens of megabytes."""
+    if len(text) > most:
+        raise DataError(
+            f"{name} has {len(text)} characters, which no {longest} tokens (model.max_position_embeddings) can hold; "
+            "shorten or remove it."
+        )
 
 
 def _characters(cfg: TokenizerConfig) -> PreTrainedTokenizerFast:

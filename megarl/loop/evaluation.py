@@ -10,9 +10,6 @@ from megarl.rewards.registry import score
 from megarl.rewards.score import score_on_all_ranks
 from megarl.rollout.types import Completion
 
-SOLVED = 1.0
-"""The reward from which a response counts as right."""
-
 
 def evaluate(run: Run) -> dict[str, Any]:
     """Samples every evaluation prompt `evaluate.samples_per_prompt` times, and once greedily. Collective.
@@ -50,4 +47,4 @@ def _solved(run: Run, completions: list[Completion]) -> list[bool]:
         run.layout.rank,
         run.layout.world_size,
     )
-    return [reward >= SOLVED for reward in rewards_B.tolist()]
+    return [reward >= run.recipe.evaluate.solved_from for reward in rewards_B.tolist()]

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from megarl.config.errors import RunFolderError
 from megarl.config.load import recipe_hash
 from megarl.config.schema import Recipe
+from megarl.loop.place import check_place
 from megarl.observe.files import write_json_atomic
 
 RUN_FILE = "run.json"
@@ -20,11 +21,11 @@ def check_folder(recipe: Recipe) -> None:
     """Refuses a folder that this recipe must not write to. Changes nothing.
 
     Raises:
-        RunFolderError: it holds another recipe's run, or files that are no run; or `resume` forbids what it finds.
+        RunFolderError: it cannot be made or written to; or it holds another recipe's run, or files that are no run; or
+            `resume` forbids what it finds.
     """
+    check_place(recipe.output_dir)
     folder = Path(recipe.output_dir)
-    if folder.exists() and not folder.is_dir():
-        raise RunFolderError(f"output_dir={folder} is a file; name a folder.")
     held = _held_run(folder)
     if held is None:
         if recipe.resume == "must":
@@ -54,15 +55,30 @@ def claim_folder(recipe: Recipe, facts: dict[str, Any]) -> TextIO:
         RunFolderError: another process works in the folder.
     """
     folder = Path(recipe.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = open(folder / _LOCK_FILE, "w")  # noqa: SIM115 - held for the life of the run
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        # one by one, since mkdir(parents=True) calls itself for each level
+        for level in (*reversed(folder.parents), folder):
+            level.mkdir(exist_ok=True)
+        lock = open(folder / _LOCK_FILE, "w")  # noqa: SIM115 - held for the life of the run
+    except OSError as error:
+        raise RunFolderError(
+            f"output_dir={folder} cannot be written ({error.strerror}); name another folder."
+        ) from error
+    try:
+        # the process's own: one forked from it must not hold the folder when the run is over
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
         lock.close()
         raise RunFolderError(
             f"output_dir={folder} is in use by another process; wait for it or name another."
         ) from error
+    except OSError as error:
+        lock.close()
+        raise RunFolderError(
+            f"output_dir={folder} is on a file system without locks ({error.strerror}); name a folder on another."
+        ) from error
+    # again, now that no other process can claim it in between
+    check_folder(recipe)
     if not (folder / RUN_FILE).exists():
         run = {"recipe_hash": recipe_hash(recipe), "recipe": asdict(recipe), **facts}
         write_json_atomic(folder / RUN_FILE, run)
@@ -75,7 +91,7 @@ def _held_run(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         held = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError(f"{file} cannot be read ({error}); name another output_dir.") from error
     return held if isinstance(held, dict) else {}
 

@@ -29,6 +29,7 @@ from megarl.megatron.policy import FrozenModel, Policy
 from megarl.megatron.world import Layout
 from megarl.objectives.batch import Objective
 from megarl.objectives.registry import build_objective
+from megarl.platform.platform import current
 from megarl.rewards.registry import build_reward
 from megarl.rewards.reward import Reward
 from megarl.rollout.build import build_engine
@@ -54,7 +55,7 @@ class Run:
     stop: StopFlag
     reference: FrozenModel | None = None
     state: RunState = field(default_factory=RunState)
-    saved: str | None = None
+    saved: dict[str, Any] | None = None
 
     @property
     def folder(self) -> Path:
@@ -65,11 +66,6 @@ class Run:
     def stop_token_id(self) -> int:
         """The token that ends a response."""
         return int(self.tokenizer.eos_token_id)
-
-    @property
-    def token_ids(self) -> dict[str, int]:
-        """Special tokens, for the exported models' configuration."""
-        return {"eos_token_id": self.stop_token_id, "pad_token_id": int(self.tokenizer.pad_token_id)}
 
     def sampling(self, *, greedy: bool = False) -> SamplingParams:
         """The recipe's sampling settings."""
@@ -119,7 +115,7 @@ class Run:
         Raises:
             Stopped: the state was saved, on every rank.
         """
-        number = torch.tensor(self.stop.signal_number)
+        number = torch.tensor(self.stop.signal_number, device=current().device)
         if self.layout.world_size > 1:
             dist.all_reduce(number, op=dist.ReduceOp.MAX)
         if number > 0:
@@ -128,14 +124,17 @@ class Run:
 
     def save(self) -> None:
         """Checkpoints the state, unless the newest checkpoint is of this state already."""
-        if self.saved == self.state.folder_name:
+        state = self.state.as_dict()
+        if self.saved == state:
             return
         if self.layout.is_main:
             self.store.begin()
-        save_tensors(self.policy, self.store.staging)
+        save_tensors(self.policy, self.store.staging, with_optimizer=self.state.has_stepped)
         if self.layout.is_main:
             self.store.commit(self.state, {"recipe_hash": recipe_hash(self.recipe), **facts()})
-        self.saved = self.state.folder_name
+        # no rank may end, which could end the others, before the checkpoint counts
+        dist.barrier()
+        self.saved = state
 
 
 def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) -> Run:
@@ -165,7 +164,9 @@ def facts() -> dict[str, Any]:
 
 @contextmanager
 def timed(seconds: dict[str, float], name: str, now: Callable[[], float] = time.perf_counter) -> Iterator[None]:
-    """Adds the block's wall time to seconds[name]."""
+    """Adds the block's wall time to seconds[name]; what the device was asked for in it is done by its end."""
+    current().synchronize()
     begin = now()
     yield
+    current().synchronize()
     seconds[name] = seconds.get(name, 0.0) + now() - begin

@@ -1,13 +1,15 @@
 """Brings a built run to where it starts: fresh weights, or the newest checkpoint that is whole."""
 
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
 from megarl.checkpoint.hf import export_hf
 from megarl.checkpoint.state import RunState
 from megarl.checkpoint.tensors import load_tensors
-from megarl.loop.run import Run
+from megarl.config.errors import RunFolderError
+from megarl.loop.run import Run, facts
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.weights import ReadTensor, random_weights, saved_weights
 
@@ -16,23 +18,52 @@ REFERENCE = "reference"
 
 
 def start(run: Run) -> None:
-    """Loads weights, optimizer, RNG and state. Collective."""
-    found = [run.store.newest() if run.layout.is_main else None]
-    if run.layout.world_size > 1:
-        # one rank decides: another could see a folder that is being renamed
-        dist.broadcast_object_list(found)
-    if found[0] is None:
+    """Loads weights, optimizer, RNG and state. Collective.
+
+    Raises:
+        RunFolderError: checkpoints are there and none is whole; or resume=must and there is none. On every rank.
+    """
+    found = _found_by_main(run)
+    if found is None:
         run.policy.load(initial_weights(run))
         run.state = RunState(phase="sft" if run.recipe.sft.steps > 0 else "rl")
         begin_phase(run)
     else:
-        path, manifest = found[0]
+        path, manifest = found
         run.state = RunState(**manifest["state"])
         begin_phase(run)
-        load_tensors(run.policy, path)
-        run.saved = run.state.folder_name
+        load_tensors(run.policy, path, with_optimizer=run.state.has_stepped)
+        run.saved = run.state.as_dict()
         run.journal.note(f"resumed from {path}")
+        _note_other_versions(run, manifest)
     run.journal.rewind(run.state)
+
+
+def _found_by_main(run: Run) -> tuple[Path, dict[str, Any]] | None:
+    """The newest whole checkpoint. One rank looks: another could see a folder that is being renamed."""
+    found: list[Any] = [None]
+    if run.layout.is_main:
+        try:
+            found[0] = run.store.newest()
+            if found[0] is None and run.recipe.resume == "must":
+                raise RunFolderError(
+                    f"resume=must, but {run.folder} holds no checkpoint; set resume=auto to start anew."
+                )
+        except RunFolderError as error:
+            found[0] = error
+    if run.layout.world_size > 1:
+        dist.broadcast_object_list(found)
+    if isinstance(found[0], RunFolderError):
+        raise found[0]
+    return found[0]  # type: ignore[no-any-return]
+
+
+def _note_other_versions(run: Run, manifest: dict[str, Any]) -> None:
+    """Other libraries may give other bits; the run goes on, and says so."""
+    before, now = manifest["libraries"], facts()["libraries"]
+    changed = [f"{name} {before.get(name)} -> {now[name]}" for name in now if before.get(name) != now[name]]
+    if changed:
+        run.journal.note(f"libraries have changed since ({', '.join(changed)}): the bits may differ from here on")
 
 
 def begin_phase(run: Run) -> None:
@@ -61,6 +92,6 @@ def begin_reference(run: Run) -> None:
         return
     folder = run.folder / REFERENCE
     if run.state.step == 0:
-        export_hf(run.policy, folder, run.token_ids)
+        export_hf(run.policy, folder, run.tokenizer)
     run.reference = FrozenModel(run.recipe, run.layout, run.policy.vocab_size)
     run.reference.load(saved_weights(folder))

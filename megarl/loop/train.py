@@ -1,8 +1,11 @@
 """A whole run on one process of the trainer: warm start, evaluation, reinforcement learning, evaluation."""
 
+import math
+
+import torch.distributed as dist
+
 from megarl.checkpoint.hf import export_hf
 from megarl.config.schema import Recipe
-from megarl.data.tokenizer import save_tokenizer
 from megarl.loop.evaluation import evaluate
 from megarl.loop.folder import claim_folder
 from megarl.loop.journal import Journal
@@ -10,7 +13,8 @@ from megarl.loop.rl import rl_step
 from megarl.loop.run import Run, build_run, facts
 from megarl.loop.sft import sft_step
 from megarl.loop.start import begin_phase, begin_reference, start
-from megarl.loop.stop import StopFlag
+from megarl.loop.stop import StopFlag, Stopped
+from megarl.megatron.models import FAMILIES
 from megarl.megatron.world import join_world, leave_world
 from megarl.observe.files import write_json_atomic
 from megarl.observe.summary import write_summary
@@ -18,6 +22,8 @@ from megarl.sync.in_process import push_weights
 
 EVALUATIONS_FILE = "evaluations.json"
 FINAL_MODEL = "model"
+IDLE_STEPS = 10
+"""Steps without a gradient after which the user is told."""
 
 
 def train(recipe: Recipe, stop: StopFlag) -> None:
@@ -28,21 +34,44 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
         RunFolderError: the folder is in use.
     """
     layout = join_world(recipe.parallel, recipe.seed)
+    # every rank has looked at the folder by now; what is claimed before could look to a late one like another's run
+    dist.barrier()
     lock = claim_folder(recipe, facts()) if layout.is_main else None
-    with Journal(recipe, is_main=layout.is_main) as journal:
-        run = build_run(recipe, layout, journal, stop)
-        start(run)
-        if run.state.phase == "done":
-            journal.note(f"the run in {run.folder} is finished; give another output_dir to train anew")
-        if run.state.phase == "sft":
-            _warm_start(run)
-        if run.state.phase == "rl":
-            _reinforce(run)
-    if layout.is_main:
-        write_summary(run.folder)
+    try:
+        with Journal(recipe, is_main=layout.is_main) as journal:
+            run = build_run(recipe, layout, journal, stop)
+            start(run)
+            stop.defer(recipe.checkpoint.stop_grace_s)
+            _run_phases(run)
+        if layout.is_main:
+            write_summary(run.folder)
+            names = "picture summary.png, rollouts samples.jsonl, policy model/"
+            print(f"in {run.folder}: {names}")
+    except Stopped:
+        leave_world()
+        raise
     leave_world()
     if lock is not None:
         lock.close()
+
+
+def _run_phases(run: Run) -> None:
+    run.journal.note(_introduction(run))
+    if run.state.phase == "done":
+        run.journal.note(f"the run in {run.folder} is finished; give another output_dir to train anew")
+    if run.state.phase == "sft":
+        _warm_start(run)
+    if run.state.phase == "rl":
+        _reinforce(run)
+
+
+def _introduction(run: Run) -> str:
+    """What is trained, on what, and where it goes: one line."""
+    recipe, parallel = run.recipe, run.recipe.parallel
+    shapes = FAMILIES[recipe.model.family].tensor_shapes(recipe.model, run.policy.vocab_size)
+    parameters = sum(math.prod(shape) for _, shape, _ in shapes)
+    layout = f"tensor {parallel.tensor} x pipeline {parallel.pipeline} x data {parallel.data}"
+    return f"{recipe.name}: {recipe.model.family} of {parameters:,} parameters, {layout}, output in {run.folder}"
 
 
 def _warm_start(run: Run) -> None:
@@ -67,18 +96,23 @@ def _reinforce(run: Run) -> None:
     push_weights(run.policy, run.engine, state.weight_version)
     _evaluate_once(run, "before")
     run.journal.begin("rl", config.steps, state.step)
+    idle = 0
     while state.step < config.steps:
         run.heed_stop()
         metrics, samples = rl_step(run)
         state.step += 1
         run.journal.step("rl", state.step, metrics, samples)
+        idle = idle + 1 if metrics["reward/uniform_groups_share"] == 1 else 0
+        if idle == IDLE_STEPS:
+            run.journal.note(
+                f"for {idle} steps every response to a prompt got the same reward, so there was nothing to learn from: "
+                "start from a better policy (sft.steps, model.init_from) or take easier, or harder, problems"
+            )
         every = run.recipe.checkpoint.every
         if every and state.step % every == 0 and state.step < config.steps:
             run.save()
     _evaluate_once(run, "after")
-    if run.layout.is_main:
-        save_tokenizer(run.tokenizer, run.folder / "tokenizer")
-    export_hf(run.policy, run.folder / FINAL_MODEL, run.token_ids)
+    export_hf(run.policy, run.folder / FINAL_MODEL, run.tokenizer)
     state.phase, state.step = "done", 0
     run.save()
 

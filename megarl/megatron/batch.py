@@ -20,6 +20,8 @@ class TrainBatch:
         old_log_probs_BT: by the trainer, before this batch's first update.
         rollout_log_probs_BT: by the engine; NaN where it gave none.
         reference_log_probs_BT: by the reference policy.
+        total_tokens: trained tokens of the whole update batch that these sequences are part of, for the normalisation.
+        total_responses: its responses with at least one trained token.
     """
 
     tokens_BT: Tensor
@@ -29,23 +31,25 @@ class TrainBatch:
     old_log_probs_BT: Tensor | None = None
     rollout_log_probs_BT: Tensor | None = None
     reference_log_probs_BT: Tensor | None = None
+    total_tokens: int | None = None
+    total_responses: int | None = None
 
     def __len__(self) -> int:
         return len(self.tokens_BT)
 
     def __getitem__(self, rows: slice) -> "TrainBatch":
-        """The sequences of a slice."""
-        tensors: dict[str, Any] = {
-            f.name: None if (value := getattr(self, f.name)) is None else value[rows] for f in fields(self)
-        }
-        return TrainBatch(**tensors)
+        """The sequences of a slice; the totals stay those of the whole."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        sliced: dict[str, Any] = {name: value[rows] for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **sliced)
 
-    def counts(self) -> dict[str, int]:
-        """`total_tokens` that are trained and `total_responses` with at least one, for the normalisation."""
-        return {
-            "total_tokens": int(self.mask_BT.sum()),
-            "total_responses": int(self.mask_BT.any(dim=1).sum()),
-        }
+    def with_totals(self) -> "TrainBatch":
+        """The batch with its own totals: to be called on the whole update batch, before it is shared out."""
+        return replace(
+            self,
+            total_tokens=int(self.mask_BT.sum()),
+            total_responses=int(self.mask_BT.any(dim=1).sum()),
+        )
 
     def with_rollout(
         self,

@@ -7,7 +7,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megarl.megatron.world import Layout
-from megarl.objectives.batch import Sum
 
 
 def sum_over_speakers(value: Tensor, layout: Layout) -> Tensor:
@@ -37,8 +36,8 @@ def all_rows(own_BT: Tensor | None, like_BT: Tensor, layout: Layout) -> Tensor:
     return sum_over_speakers(full, layout)
 
 
-def reduce_metrics(micro_batches: Sequence[Mapping[str, Sum]], layout: Layout) -> dict[str, tuple[float, float]]:
-    """Adds metrics over micro-batches and ranks.
+def reduce_metrics(micro_batches: Sequence[Mapping[str, Tensor]], layout: Layout) -> dict[str, tuple[float, float]]:
+    """Adds metrics, each a tensor of its sum and its count, over micro-batches and ranks.
 
     Returns:
         Name to sum and count, on every rank.
@@ -46,7 +45,7 @@ def reduce_metrics(micro_batches: Sequence[Mapping[str, Sum]], layout: Layout) -
     local: dict[str, tuple[float, float]] = {}
     if layout.speaks:
         for metrics in micro_batches:
-            _add(local, {name: (float(total), float(count)) for name, (total, count) in metrics.items()})
+            _add(local, {name: (float(pair[0]), float(pair[1])) for name, pair in metrics.items()})
     if layout.world_size == 1:
         return local
     gathered: list[dict[str, tuple[float, float]]] = [{} for _ in range(layout.world_size)]

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.log_probs import VocabularyShard, token_log_probs
-from megarl.objectives.batch import Objective, Sum, TokenBatch
+from megarl.objectives.batch import Objective, TokenBatch
 from megarl.objectives.normalisation import token_weights, weighted_sum
 
-LossFunc = Callable[[Tensor], tuple[Tensor, Tensor, Mapping[str, Sum]]]
+LossFunc = Callable[[Tensor], tuple[Tensor, Tensor, Mapping[str, Tensor]]]
 ForwardStep = Callable[[Iterator[TrainBatch], torch.nn.Module], tuple[Tensor, LossFunc]]
 
 
@@ -25,8 +25,6 @@ def policy_forward_step(
     objective: Objective,
     *,
     vocab_size: int,
-    total_tokens: int,
-    total_responses: int,
     temperature: float = 1.0,
     normalisation: str = "token_mean",
 ) -> ForwardStep:
@@ -35,18 +33,18 @@ def policy_forward_step(
     Args:
         objective: see `megarl.objectives`.
         vocab_size: real tokens; what Megatron-core pads the vocabulary with gets no probability.
-        total_tokens: trained tokens of the update batch, over all ranks and micro-batches.
-        total_responses: its responses with at least one trained token.
         temperature: of the sampling; divides the logits.
         normalisation: see `megarl.objectives.normalisation`.
 
     Returns:
-        The forward step. Its data iterator yields `TrainBatch`es; its loss function returns Megatron's triple
-        (summed loss, number of tokens, metrics as sums and counts).
+        The forward step. Its data iterator yields `TrainBatch`es with totals; its loss function returns Megatron's
+        triple: summed loss, number of tokens, and metrics, each a tensor of its sum and its count, which
+        Megatron-LM's training loop adds over micro-batches and ranks and divides.
 
     Raises:
         ValueError: (from the step) the model's configuration has calculate_per_token_loss off, under which
-            Megatron-core would average micro-batch means instead of dividing by the global token count.
+            Megatron-core would average micro-batch means instead of dividing by the global token count; or the
+            batch has no totals.
     """
 
     def forward_step(data_iterator: Iterator[TrainBatch], model: torch.nn.Module) -> tuple[Tensor, LossFunc]:
@@ -56,14 +54,20 @@ def policy_forward_step(
             )
         batch = next(data_iterator)
 
-        def loss_func(logits_BTV: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Sum]]:
+        if batch.total_tokens is None or batch.total_responses is None:
+            raise ValueError("the batch has no totals; call with_totals() on the whole update batch first")
+        total_tokens, total_responses = batch.total_tokens, batch.total_responses
+
+        def loss_func(logits_BTV: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
             log_probs_BT, entropy_BT = _score(logits_BTV, batch, vocab_size, temperature)
             output = objective(_token_batch(batch, log_probs_BT, entropy_BT))
             weights_BT = token_weights(batch.mask_BT, normalisation, total_tokens, total_responses)
             loss = weighted_sum(output.loss_BT, weights_BT)
-            # detached clones: the schedule works on the loss in place
-            metrics = {"loss": (loss.detach().clone(), torch.zeros_like(loss)), **output.metrics}
-            return loss, batch.mask_BT.sum().int(), metrics
+            tokens = batch.mask_BT.sum()
+            # stacking copies: the schedule works on the loss in place
+            sums = {"loss": (loss.detach(), tokens), **output.metrics}
+            metrics = {name: torch.stack([total.float(), count.float()]) for name, (total, count) in sums.items()}
+            return loss, tokens.int(), metrics
 
         return _logits(model, batch), loss_func
 

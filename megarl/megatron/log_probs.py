@@ -5,6 +5,7 @@ the logits is never larger than one chunk; the backward pass forms each chunk's 
 the logits, as the engine's sampler does, never the log-probs.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-CHUNK_TOKENS = 4096
+CHUNK_BYTES = 64 * 2**20
+"""Size of one fp32 copy of a chunk's logits; about four of them are alive at once."""
 _NEGLIGIBLE = -1e30
 """Logit of a padded vocabulary row: its probability is exactly 0, and 0 times it is 0, which -inf would not give."""
 
@@ -74,6 +76,13 @@ def _scaled(logits_NV: Tensor, temperature: float, shard: VocabularyShard) -> Te
     return scaled
 
 
+def _chunks(logits_NV: Tensor) -> Iterator[slice]:
+    """Rows to work through at once."""
+    tokens, columns = logits_NV.shape
+    size = max(1, CHUNK_BYTES // (4 * columns))
+    return (slice(begin, begin + size) for begin in range(0, tokens, size))
+
+
 def _local_targets(targets_N: Tensor, shard: VocabularyShard) -> tuple[Tensor, Tensor]:
     """Column of each target, and whether this rank holds it."""
     columns_N = targets_N - shard.start
@@ -88,8 +97,7 @@ class _TokenLogProbs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         count = len(targets_N)
         log_z_N, log_probs_N, entropy_N = (logits_NV.new_empty(count, dtype=torch.float32) for _ in range(3))
-        for begin in range(0, count, CHUNK_TOKENS):
-            rows = slice(begin, begin + CHUNK_TOKENS)
+        for rows in _chunks(logits_NV):
             scaled = _scaled(logits_NV[rows], temperature, shard)
             top = shard.reduce(scaled.amax(dim=-1), dist.ReduceOp.MAX)
             shifted = scaled - top[:, None]
@@ -111,8 +119,7 @@ class _TokenLogProbs(torch.autograd.Function):
         grad_log_probs_N, grad_entropy_N = gradients
         logits_NV, targets_N, log_z_N, entropy_N = ctx.saved_tensors
         grad_NV = torch.empty_like(logits_NV)
-        for begin in range(0, len(targets_N), CHUNK_TOKENS):
-            rows = slice(begin, begin + CHUNK_TOKENS)
+        for rows in _chunks(logits_NV):
             log_p = _scaled(logits_NV[rows], ctx.temperature, ctx.shard) - log_z_N[rows, None]
             p = log_p.exp()
             # d log p_target = onehot - p;  d entropy = -p (log p + H)

@@ -51,7 +51,7 @@ def build_optimizer(
         init_lr=0.0,
         max_lr=config.lr,
         min_lr=config.lr * config.min_lr_ratio,
-        lr_warmup_steps=min(config.warmup_steps, max(steps - 1, 0)),
+        lr_warmup_steps=config.warmup_steps if steps > 0 else 0,
         lr_decay_steps=max(steps, 1),
         lr_decay_style="linear",
         start_wd=config.weight_decay,

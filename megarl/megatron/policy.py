@@ -53,10 +53,6 @@ class FrozenModel:
         """Every tensor under its Hugging Face name, on every rank. Collective."""
         return export_weights(self.model, self.recipe.model, self.vocab_size)
 
-    def copy_from(self, other: "FrozenModel") -> None:
-        """Takes the weights of a model of the same layout."""
-        self.model.load_state_dict(other.model.state_dict())
-
     @torch.no_grad()
     def log_probs(self, batch: TrainBatch, micro_batch_size: int) -> Tensor:
         """Log-probs of the batch's targets, at the rollout's temperature. Collective.
@@ -138,11 +134,10 @@ class Policy(FrozenModel):
             RuntimeError: (from Megatron-core) a gradient is not finite; the weights are as they were.
             FloatingPointError: Megatron-core's optimizer refused the step.
         """
-        counts = batch.counts()
+        batch = batch.with_totals()
         forward_step = policy_forward_step(
             objective,
             vocab_size=self.vocab_size,
-            **counts,
             temperature=temperature,
             normalisation=normalisation,
         )
@@ -156,9 +151,9 @@ class Policy(FrozenModel):
         if not succeeded:
             raise FloatingPointError("the optimizer refused the step: a gradient is not finite")
         sums = reduce_metrics(logs, self.layout)
-        loss, _ = sums.pop("loss")
+        loss, tokens = sums.pop("loss")
         return Update(
-            loss=loss / max(counts["total_tokens"], 1),
+            loss=loss / max(tokens, 1.0),
             grad_norm=float(grad_norm),
             lr=lr,
             metrics={name: total / max(count, 1.0) for name, (total, count) in sums.items()},

@@ -9,6 +9,11 @@ _WARNINGS = (
     # TransformerConfig complains of its own default
     (UserWarning, "full scope is deprecated. Use empty cuda_graph_"),
     (UserWarning, "MimoModelConfig is experimental"),
+    # a CUDA scheduling hint, in every tensor-parallel run
+    (UserWarning, "When using async grad allreduce it is recommended"),
+    # collectives under the names that Megatron-core knows them by
+    (FutureWarning, "`torch.distributed.all_gather_into_tensor` is deprecated"),
+    (FutureWarning, "`torch.distributed.reduce_scatter_tensor` is deprecated"),
     # what Megatron-core's checkpointing calls in torch.distributed.checkpoint
     (FutureWarning, "`load_state_dict` is deprecated and will be removed in future versions"),
     (UserWarning, "The argument order of load has been changed."),

@@ -1,5 +1,6 @@
 """Joins the trainer's processes and lays Megatron-core's parallel groups over them."""
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -12,10 +13,8 @@ from megatron.core import parallel_state, tensor_parallel
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from megarl.config.model import ParallelConfig
+from megarl.platform.joined import RENDEZVOUS, Joined, joined_world
 from megarl.platform.platform import current
-
-RENDEZVOUS_VARIABLE = "MEGARL_RENDEZVOUS"
-"""Names the folder in which the launcher's rank 0 tells the others its port."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,25 @@ def join_world(config: ParallelConfig, seed: int) -> Layout:
     platform.use_device()
     torch.set_num_threads(config.threads)
     if not dist.is_initialized():
-        rank, world_size = _rank_and_size()
+        joined = joined_world() or Joined(rank=0, world_size=1)
+        rank, world_size = joined.rank, joined.world_size
         timeout = timedelta(seconds=config.timeout_s)
         # without a store, torch reads MASTER_ADDR and MASTER_PORT
         store = _own_store(rank, world_size, timeout)
-        dist.init_process_group(platform.dist_backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+        dist.init_process_group(
+            platform.dist_backend,
+            store=store,
+            rank=rank,
+            world_size=world_size,
+            timeout=timeout,
+            # NCCL's barrier would otherwise guess the device from the rank
+            device_id=platform.device if platform.name == "cuda" else None,
+        )
     parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=config.tensor, pipeline_model_parallel_size=config.pipeline
+        tensor_model_parallel_size=config.tensor,
+        pipeline_model_parallel_size=config.pipeline,
+        # else Megatron-core's groups wait 30 minutes, whatever the world's own limit
+        distributed_timeout_minutes=math.ceil(config.timeout_s / 60),
     )
     tensor_parallel.model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
     is_last_stage = parallel_state.is_pipeline_last_stage()
@@ -96,17 +107,9 @@ def leave_world() -> None:
     dist.destroy_process_group()
 
 
-def _rank_and_size() -> tuple[int, int]:
-    if "RANK" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if "SLURM_PROCID" in os.environ and "MASTER_ADDR" in os.environ:
-        return int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
-    return 0, 1
-
-
 def _own_store(rank: int, world_size: int, timeout: timedelta) -> Store | None:
     """The store of a world that megarl's launcher started, or of a world of one; None in another launcher's."""
-    if folder := os.environ.get(RENDEZVOUS_VARIABLE):
+    if folder := os.environ.get(RENDEZVOUS):
         return _local_store(Path(folder), rank, world_size, timeout)
     return HashStore() if world_size == 1 else None
 

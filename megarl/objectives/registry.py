@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from megarl.config.dotted import import_dotted
+from megarl.config.dotted import import_dotted, mismatch
 from megarl.config.names import is_dotted_path
 from megarl.config.refusal import refusal
 from megarl.config.training import ObjectiveConfig
@@ -31,5 +31,11 @@ def build_objective(config: ObjectiveConfig) -> Objective:
         reason = "is neither a registered objective nor a dotted path like module.factory"
         raise refusal("rl.objective.name", config.name, reason, f"use one of {', '.join(OBJECTIVES)}")
     factory = import_dotted("rl.objective.name", config.name, "a callable that takes the options as keywords")
+    if (complaint := mismatch(factory, **config.options)) is not None:
+        reason = f"does not fit {config.name} ({complaint})"
+        raise refusal("rl.objective.options", config.options, reason, "give the keywords that it takes")
     objective: Objective = factory(**config.options)
+    if not callable(objective) or not hasattr(objective, "needs_reference"):
+        reason = "returns no objective: it must be callable and have needs_reference"
+        raise refusal("rl.objective.name", config.name, reason, "see megarl.objectives.Objective")
     return objective

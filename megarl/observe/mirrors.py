@@ -80,7 +80,8 @@ class WandbMirror:
         Raises:
             UserError: wandb is not installed.
         """
-        wandb = _wandb(project)
+        check_wandb(project)
+        wandb: Any = importlib.import_module("wandb")
         folder.mkdir(parents=True, exist_ok=True)
         identity = folder / "wandb_run_id"
         if not identity.exists():
@@ -110,13 +111,23 @@ class WandbMirror:
         self._run.finish()
 
 
-def _wandb(project: str) -> Any:
+def check_wandb(project: str | None) -> None:
+    """Refuses a Weights & Biases project where the package is missing. Changes nothing.
+
+    Args:
+        project: `observe.wandb_project`; None asks for nothing.
+
+    Raises:
+        UserError: wandb is not installed.
+    """
+    if project is None:
+        return
     try:
-        return importlib.import_module("wandb")
+        importlib.import_module("wandb")
     except ModuleNotFoundError as error:
         if error.name != "wandb":
             raise
         raise UserError(
             f"observe.wandb_project is {project!r} but wandb is not installed: "
-            "run `pip install megarl[wandb]` or set observe.wandb_project=null."
+            "run `.venv/bin/pip install -c constraints.txt -e '.[wandb]'` or set observe.wandb_project=null."
         ) from None

@@ -14,20 +14,21 @@ from rich.table import Column
 class Progress:
     """Shows phases and steps. Leaving the context restores the terminal, whatever ended the run."""
 
-    def __init__(self, every: int = 10) -> None:
+    def __init__(self, lines: int = 20) -> None:
         """Looks at stdout once.
 
         Args:
-            every: steps between lines where stdout is not a terminal; a phase's last step always has one.
+            lines: about how many lines a phase gets where stdout is not a terminal; its first and last step have one.
         """
-        self._every = every
+        self._lines = lines
+        self._first = 1
         self._name = ""
         self._total = 0
         self._bars: bars.Progress | None = None
         self._task: bars.TaskID | None = None
         console = Console()
         # rich alone would also draw bars into a log file where FORCE_COLOR is set.
-        if sys.stdout.isatty() and console.is_interactive:
+        if sys.stdout is not None and sys.stdout.isatty() and console.is_interactive:
             self._bars = _bars(console)
 
     def phase(self, name: str, total: int, start: int = 0) -> None:
@@ -38,7 +39,7 @@ class Progress:
             total: steps in the phase.
             start: steps already over, where a run is resumed.
         """
-        self._name, self._total = name, total
+        self._name, self._total, self._first = name, total, start + 1
         if self._bars is not None:
             self._task = self._bars.add_task(name, total=total, completed=start, values="")
         else:
@@ -54,7 +55,7 @@ class Progress:
         values = "  ".join(f"{name} {_short(value)}" for name, value in text_fields.items())
         if self._bars is not None and self._task is not None:
             self._bars.update(self._task, completed=step, values=values)
-        elif step % self._every == 0 or step == self._total:
+        elif step in (self._first, self._total) or step % max(1, self._total // self._lines) == 0:
             self.note(f"{self._name} {step}/{self._total}  {values}".rstrip())
 
     def note(self, message: str) -> None:
@@ -62,7 +63,11 @@ class Progress:
         if self._bars is not None:
             self._bars.console.print(message, markup=False, highlight=False)
         else:
-            print(message, flush=True)
+            try:
+                print(message, flush=True)
+            except (BrokenPipeError, ValueError):
+                # whoever read the output is gone, or it was closed: no reason to end a run
+                sys.stdout = None
 
     def __enter__(self) -> Self:
         self._live.__enter__()
@@ -81,12 +86,15 @@ class Progress:
 def _bars(console: Console) -> bars.Progress:
     return bars.Progress(
         bars.TextColumn("{task.description}", markup=False),
-        bars.BarColumn(bar_width=24),
-        bars.MofNCompleteColumn(),
-        bars.TextColumn("{task.fields[values]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
-        bars.TimeElapsedColumn(),
-        bars.TimeRemainingColumn(),
+        bars.BarColumn(bar_width=12, table_column=Column(min_width=12)),
+        bars.MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=9)),
+        bars.TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
+        # last, so that a narrow terminal cuts these and not the count or the clock
+        bars.TextColumn(
+            "{task.fields[values]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        ),
         console=console,
+        expand=True,
     )
 
 

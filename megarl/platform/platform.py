@@ -22,6 +22,11 @@ class Platform:
     device: torch.device
     dist_backend: Literal["nccl", "gloo"]
 
+    @property
+    def devices_here(self) -> int | None:
+        """Number of GPUs that this process sees; None on the CPU, which any number of processes may share."""
+        return torch.cuda.device_count() if self.name == "cuda" else None
+
     def use_device(self) -> None:
         """Makes `device` the process's current CUDA device; does nothing on the CPU."""
         if self.name == "cuda":
@@ -31,15 +36,6 @@ class Platform:
         """Waits until the device has done all that was asked of it. CPU operations are done when they return."""
         if self.name == "cuda":
             torch.cuda.synchronize(self.device)
-
-    def peak_memory_bytes(self) -> int | None:
-        """Largest number of bytes that tensors took on the device since the last reset; None on the CPU."""
-        return torch.cuda.max_memory_allocated(self.device) if self.name == "cuda" else None
-
-    def reset_peak_memory(self) -> None:
-        """Starts `peak_memory_bytes` anew; does nothing on the CPU."""
-        if self.name == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
-from megarl.config.dotted import import_dotted
+from megarl.config.dotted import import_dotted, mismatch
 from megarl.config.names import is_dotted_path
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
@@ -36,7 +36,7 @@ def build_reward(recipe: Recipe) -> Reward:
     A dotted path names a callable with the signature of `Reward`: (response, problem) -> float.
 
     Raises:
-        RecipeError: the name is not registered, or the dotted path leads to no callable.
+        RecipeError: the name is not registered, or the dotted path leads to no such callable.
         UserError: a package that the reward needs is missing.
     """
     name = recipe.reward.name
@@ -46,6 +46,9 @@ def build_reward(recipe: Recipe) -> Reward:
         fix = f"use one of {', '.join(REWARDS)}"
         raise refusal("reward.name", name, "is neither a registered reward nor a dotted path like module.function", fix)
     reward: Reward = import_dotted("reward.name", name, "a function (response, problem) -> float")
+    if (complaint := mismatch(reward, "", Problem("", "", ""))) is not None:
+        reason = f"cannot be called with a response and a problem ({complaint})"
+        raise refusal("reward.name", name, reason, "name a function (response, problem) -> float")
     return reward
 
 

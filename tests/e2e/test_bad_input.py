@@ -1,8 +1,9 @@
 """A user's mistake ends the command with one sentence and exit code 2, and leaves nothing behind."""
 
 import json
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,16 @@ def in_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
 
 
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """`train` takes signals over for the rest of its process, which here is the tests'."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def jsonl(path: Path, rows: list[dict[str, str]]) -> str:
     """Writes rows and returns the overrides that read them."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -24,6 +35,7 @@ def jsonl(path: Path, rows: list[dict[str, str]]) -> str:
 
 
 FILE = ["data.source=file", "data.options=null", "data.demonstration_column=answer"]
+BIGGER = "tokenizer.alphabet='0123456789+-*=;()?ABCDE, #}xyz'"
 ROW = {"prompt": "1+1=", "answer": "2"}
 
 RECIPE_MISTAKES = {
@@ -41,7 +53,10 @@ RECIPE_MISTAKES = {
         ["evaluation/0", "9 tokens", "max_position_embeddings"],
     ),
     "starting weights of another shape": (["model.hidden_size=32"], ["model.hidden_size=32", "hidden_size=64"]),
-    "another tokenizer than the starting weights'": (["tokenizer.alphabet=0123456789"], ["vocabulary"]),
+    "another tokenizer than the starting weights'": (
+        [BIGGER],
+        ["has a vocabulary of 30, but the recipe's tokenizer one of 33"],
+    ),
     "no run to resume": (["resume=must"], ["resume=must", "holds no run"]),
 }
 
@@ -104,7 +119,7 @@ def test_folder_of_another_recipe(tmp_path: Path) -> None:
 def test_two_ranks_report_a_mistake_once(tmp_path: Path) -> None:
     """With several processes the launcher finds it before it starts any."""
     finished = subprocess.run(
-        command(f"output_dir={tmp_path / 'run'}", "parallel.world_size=2", "tokenizer.alphabet=0123456789"),
+        command(f"output_dir={tmp_path / 'run'}", "parallel.world_size=2", BIGGER),
         cwd=REPOSITORY,
         env=environment(),
         capture_output=True,

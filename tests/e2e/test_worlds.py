@@ -56,7 +56,7 @@ def test_variables_as_srun_sets_them(tmp_path: Path, own_world: Path) -> None:
             cwd=REPOSITORY,
             env=environment(
                 SLURM_PROCID=str(rank),
-                SLURM_NTASKS="2",
+                SLURM_STEP_NUM_TASKS="2",
                 SLURM_LOCALID=str(rank),
                 MASTER_ADDR="127.0.0.1",
                 MASTER_PORT=port,

@@ -63,6 +63,48 @@ def test_stop_during_evaluation(tmp_path: Path) -> None:
         assert process.returncode == 128 + signal.SIGTERM, output
 
 
+def test_a_rank_that_is_stuck_is_killed_in_time(tmp_path: Path) -> None:
+    """A stopped rank answers no signal, and the others cannot go on without it: all are gone after 10 seconds."""
+    folder = tmp_path / "run"
+    with started(f"output_dir={folder}", "parallel.world_size=2", "rl.steps=4000") as process:
+        wait_until(lambda: reached(folder, "rl", 5), process)
+        workers = psutil.Process(process.pid).children(recursive=True)
+        os.kill(workers[1].pid, signal.SIGSTOP)
+        sent = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=2 * STOP_WITHIN_S)
+        assert time.monotonic() - sent < STOP_WITHIN_S, output
+        assert process.returncode == 128 + signal.SIGTERM
+        assert "unsaved; the checkpoints before it are whole" in output
+    assert not any(worker.is_running() for worker in workers)
+    assert CheckpointStore(folder / "checkpoints", keep=2).newest() is not None
+
+
+def test_a_second_signal_changes_nothing(tmp_path: Path) -> None:
+    """An impatient user presses Ctrl-C again: the save is made all the same."""
+    folder = tmp_path / "run"
+    with started(f"output_dir={folder}", "rl.steps=4000") as process:
+        wait_until(lambda: reached(folder, "rl", 5), process)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=2 * STOP_WITHIN_S)
+        assert process.returncode == 128 + signal.SIGINT, output
+        assert "the run was saved" in output
+
+
+def test_damaged_checkpoints_are_not_started_over(tmp_path: Path) -> None:
+    """Where none is whole the run is refused, and its logs stay."""
+    folder = tmp_path / "run"
+    assert train(f"output_dir={folder}", "rl.steps=3").returncode == 0
+    before = (folder / "metrics.jsonl").read_bytes()
+    for file in (folder / "checkpoints").glob("*/rng-00000.safetensors"):
+        file.write_bytes(file.read_bytes() + b"x")
+    again = train(f"output_dir={folder}", "rl.steps=3")
+    assert again.returncode == 2
+    assert again.stderr.splitlines()[-1].startswith("megarl: error: No checkpoint in ")
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
 def test_workers_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
     """kill -9 on the launcher leaves no orphan, and the run goes on from its checkpoint to its end."""
     folder = tmp_path / "run"

@@ -17,8 +17,8 @@ def score(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) ->
 
 
 def _score(rank: int, case: dict[str, Any]) -> dict[str, Tensor]:
-    module.CHUNK_TOKENS = case["chunk"]
     columns = case["columns"]
+    module.CHUNK_BYTES = case["chunk"] * 4 * columns
     padding = case["padding"]
     shard = VocabularyShard.of(columns, case["logits"].shape[1], dist.group.WORLD)
     own = padding.clone()[:, rank * columns : (rank + 1) * columns]

@@ -21,6 +21,9 @@ LAYOUTS = {
     "tp2": ["parallel.world_size=2", "parallel.tensor=2"],
     "pp2": ["parallel.world_size=2", "parallel.pipeline=2"],
     "dp2": ["parallel.world_size=2"],
+    "tp2 x pp2": ["parallel.world_size=4", "parallel.tensor=2", "parallel.pipeline=2"],
+    "dp2 x tp2": ["parallel.world_size=4", "parallel.tensor=2"],
+    "dp2 x pp2": ["parallel.world_size=4", "parallel.pipeline=2"],
 }
 
 
@@ -42,7 +45,7 @@ def alone() -> dict[str, Any]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_first_step_is_the_same_under(layout: str, alone: dict[str, Any]) -> None:
     """Policy loss, gradient norm and token log-probs, before and after the update."""
-    split = first_step(2, LAYOUTS[layout])
+    split = first_step(4 if "x" in layout else 2, LAYOUTS[layout])
     assert split["tokens"] == alone["tokens"]
     assert alone["metrics"]["reward/std"] > 0, "without rewards that differ there is no policy gradient"
     for name in ("policy/grad_norm", "policy/loss", "policy/entropy", "kl/reference_k3"):

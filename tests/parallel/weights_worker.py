@@ -9,7 +9,9 @@ from torch import Tensor
 
 from megarl.checkpoint.hf import export_hf
 from megarl.checkpoint.tensors import load_tensors, save_tensors
+from megarl.config.model import TokenizerConfig
 from megarl.config.training import OptimizerConfig
+from megarl.data.tokenizer import build_tokenizer
 from megarl.megatron.models.qwen2 import hf_config
 from megarl.megatron.policy import Policy
 from megarl.megatron.weights import random_weights
@@ -20,7 +22,7 @@ from megarl.rollout import Completion, Request, SamplingParams
 from megarl.rollout.distribute import generate_on_all_ranks
 from megarl.rollout.embedded import EmbeddedEngine
 from tests.unit.checkpoint.snapshot import differences, policy_under, snapshot, train
-from tests.unit.megatron.tiny import VOCAB, noisy_weights, random_batch, rl_batch, tiny_recipe
+from tests.unit.megatron.tiny import ALPHABET, VOCAB, noisy_weights, random_batch, rl_batch, tiny_recipe
 
 # isort: split
 # after megarl.megatron, which prepares torch for it
@@ -54,7 +56,7 @@ def _model(layout: Layout, sizes: dict[str, int], model: dict[str, Any], folder:
     random = _weights(policy)
     policy.load(noisy_weights(recipe.model))
     loaded = _weights(policy)
-    export_hf(policy, folder, {"eos_token_id": 1, "pad_token_id": 0})
+    export_hf(policy, folder, build_tokenizer(TokenizerConfig(alphabet=ALPHABET, words=[])))
     log_probs = policy.log_probs(random_batch(ROWS), 1)
     updates = {}
     for mode in MODES:
@@ -118,14 +120,14 @@ def _resume(layout: Layout, sizes: dict[str, int], folder: Path, updates: int) -
     if layout.is_main:
         folder.mkdir()
     torch.distributed.barrier()
-    save_tensors(policy, folder)
+    save_tensors(policy, folder, with_optimizer=updates > 0)
     at_save = snapshot(policy)
     train(policy, updates, 2)
     after = snapshot(policy)
     torch.save(after, folder.with_name(f"{folder.name}-rank{layout.rank}.snapshot"))
     other = policy_under(layout, 2, world_size=layout.world_size, **sizes)
     torch.manual_seed(99)
-    load_tensors(other, folder)
+    load_tensors(other, folder, with_optimizer=updates > 0)
     # before any update the moments do not exist in the one and are zeros in the other
     found = differences(at_save, snapshot(other), "at the save") if updates else []
     train(other, updates, 2)
@@ -138,7 +140,8 @@ def load_saved(rank: int, world_size: int, args: dict[str, Any], result_dir: Pat
     for name, sizes in args["layouts"].items():
         layout = join_world(tiny_recipe(world_size=world_size, **sizes).parallel, seed=5)
         policy = policy_under(layout, 2, world_size=world_size, **sizes)
-        load_tensors(policy, result_dir / f"{name}-{args['updates']}")
+        folder = result_dir / f"{name}-{args['updates']}"
+        load_tensors(policy, folder, with_optimizer=args["updates"] > 0)
         train(policy, args["updates"], 2)
         expected = torch.load(result_dir / f"{name}-{args['updates']}-rank{rank}.snapshot", weights_only=False)
         results[name] = differences(expected, snapshot(policy))

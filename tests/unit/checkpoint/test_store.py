@@ -9,6 +9,7 @@ import pytest
 
 from megarl.checkpoint.state import RunState
 from megarl.checkpoint.store import MANIFEST, CheckpointStore
+from megarl.config.errors import RunFolderError
 
 
 def save(store: CheckpointStore, step: int, phase: str = "rl", text: str = "weights") -> Path:
@@ -96,6 +97,19 @@ def drop_the_list_of_files(path: Path) -> None:
     (path / MANIFEST).write_text(json.dumps(manifest))
 
 
+def flip_a_digit_of_the_state(path: Path) -> None:
+    text = (path / MANIFEST).read_text()
+    (path / MANIFEST).write_text(text.replace('"problems_drawn": ', '"problems_drawn": 1'))
+
+
+def make_the_manifest_a_list(path: Path) -> None:
+    (path / MANIFEST).write_text("[]")
+
+
+def remove_the_manifest(path: Path) -> None:
+    (path / MANIFEST).unlink()
+
+
 DAMAGES: dict[Callable[[Path], None], str] = {
     flip_a_byte: "tensors/0.bin is not what was written",
     cut_a_file: "tensors/0.bin is not what was written",
@@ -104,7 +118,10 @@ DAMAGES: dict[Callable[[Path], None], str] = {
     empty_the_manifest: "its manifest cannot be read",
     blank_the_manifest: "its manifest cannot be read",
     garble_the_manifest: "its manifest cannot be read",
-    drop_the_list_of_files: "its manifest cannot be read",
+    drop_the_list_of_files: "manifest.json is not what was written",
+    make_the_manifest_a_list: "manifest.json is not what was written",
+    remove_the_manifest: "its manifest cannot be read",
+    flip_a_digit_of_the_state: "manifest.json is not what was written",
 }
 
 
@@ -133,10 +150,12 @@ def test_a_whole_checkpoint_gives_no_warning(tmp_path: Path, caplog: pytest.LogC
     assert not caplog.records
 
 
-def test_only_damaged_ones_are_none(tmp_path: Path) -> None:
+def test_only_damaged_ones_are_refused(tmp_path: Path) -> None:
+    """Starting anew beside them would overwrite the run."""
     store = CheckpointStore(tmp_path, keep=3)
     flip_a_byte(save(store, 1))
-    assert store.newest() is None
+    with pytest.raises(RunFolderError, match=r"is whole \(the last one looked at: tensors/0.bin is not what"):
+        store.newest()
 
 
 def test_what_an_interrupted_save_left_does_not_count(tmp_path: Path) -> None:

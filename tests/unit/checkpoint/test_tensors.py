@@ -23,14 +23,14 @@ def layout() -> Iterator[Layout]:
 def test_a_resumed_policy_goes_on_bit_for_bit(layout: Layout, tmp_path: Path, updates: int, tied: bool) -> None:
     policy = policy_under(layout, 1, tie_embeddings=tied)
     train(policy, 0, updates)
-    save_tensors(policy, tmp_path)
+    save_tensors(policy, tmp_path, with_optimizer=updates > 0)
     at_save = snapshot(policy)
     train(policy, updates, 2)
     after = snapshot(policy)
 
     other = policy_under(layout, 2, tie_embeddings=tied)
     torch.manual_seed(99)
-    load_tensors(other, tmp_path)
+    load_tensors(other, tmp_path, with_optimizer=updates > 0)
     if updates:
         assert differences(at_save, snapshot(other)) == []
         assert len(at_save["moments"]) == 2 * len(at_save["weights"])
@@ -45,7 +45,7 @@ def test_saving_changes_nothing(layout: Layout, tmp_path: Path) -> None:
         for step in range(2):
             if policy is saved:
                 (tmp_path / f"{number}-{step}").mkdir()
-                save_tensors(policy, tmp_path / f"{number}-{step}")
+                save_tensors(policy, tmp_path / f"{number}-{step}", with_optimizer=step > 0)
             train(policy, step, 1)
     # the generators are shared by the two policies
     a, b = ({k: v for k, v in snapshot(policy).items() if k != "generators"} for policy in (saved, plain))
@@ -55,17 +55,24 @@ def test_saving_changes_nothing(layout: Layout, tmp_path: Path) -> None:
 def test_a_load_overwrites_a_policy_that_trained_on(layout: Layout, tmp_path: Path) -> None:
     policy = policy_under(layout, 1)
     train(policy, 0, 1)
-    save_tensors(policy, tmp_path)
+    save_tensors(policy, tmp_path, with_optimizer=True)
     at_save = snapshot(policy)
     train(policy, 1, STEPS - 1)
     assert differences(at_save, snapshot(policy)) != []
-    load_tensors(policy, tmp_path)
+    load_tensors(policy, tmp_path, with_optimizer=True)
     assert differences(at_save, snapshot(policy)) == []
 
 
 def test_a_rank_that_was_not_there_is_told(layout: Layout, tmp_path: Path) -> None:
     policy = policy_under(layout, 1)
-    save_tensors(policy, tmp_path)
+    save_tensors(policy, tmp_path, with_optimizer=False)
     (tmp_path / "rng-00000.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="rng-00000"):
-        load_tensors(policy, tmp_path)
+        load_tensors(policy, tmp_path, with_optimizer=False)
+
+
+def test_a_save_before_any_update_leaves_the_optimizer_without_state(layout: Layout, tmp_path: Path) -> None:
+    """torch's AdamW, which Megatron-core takes on a GPU machine without TE and Apex, dies on moments without a step."""
+    policy = policy_under(layout, 1)
+    save_tensors(policy, tmp_path, with_optimizer=False)
+    assert policy.optimizer.state_dict()["state"] == {}

@@ -54,6 +54,15 @@ def test_config_output_is_a_recipe(write: Write, capsys: pytest.CaptureFixture[s
     assert (again.seed, again.rl.steps, again.rl.prompts_per_step) == (2, 3, 8)
 
 
+def test_config_looks_at_the_options_of_the_source(demo_recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", demo_recipe, "data.options.tems=3"]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.endswith("data.options.tems=3 is no option of chain_arithmetic; did you mean terms?\n")
+    assert main(["config", demo_recipe, "data.options.first={a: 1}"]) == 2
+    assert "is not a range" in capsys.readouterr().err
+
+
 def test_docs_go_with_overrides_behind_them(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", write("a.yaml", ""), "--docs", "seed=2"]) == 0
     assert "# Seed of every named random generator.\nseed: 2 " in capsys.readouterr().out

@@ -3,15 +3,17 @@
 import io
 import os
 import platform
+from dataclasses import fields
 from importlib.metadata import version
 
 import pytest
 from rich.console import Console
 
 from megarl.cli import main
+from megarl.config.rollout import RolloutConfig
 from megarl.doctor import Finding, exit_code, line, packages, slurm, table, torch_findings
 
-MISSING = Finding("vllm", None, "rollouts", "pip install megarl[vllm]")
+MISSING = Finding("vllm", None, "rollouts", "pip install -e .[vllm]")
 NEEDED = Finding("torch", None, "tensors", "pip install torch", needed=True)
 FOUND = Finding("torch", "2.9", "tensors", "pip install torch", needed=True)
 
@@ -23,14 +25,14 @@ def test_only_a_missing_need_is_exit_code_1() -> None:
 
 def test_lines_say_what_is_missing_and_how_to_get_it() -> None:
     assert line(FOUND) == "torch: 2.9"
-    assert line(MISSING) == "vllm: missing; gives rollouts; pip install megarl[vllm]"
+    assert line(MISSING) == "vllm: missing; gives rollouts; pip install -e .[vllm]"
 
 
 def test_the_table_keeps_the_brackets_of_an_extra() -> None:
     console = Console(file=io.StringIO(), width=120)
     console.print(table([FOUND, MISSING]))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "pip install megarl[vllm]" in text
+    assert "pip install -e .[vllm]" in text
     assert "missing" in text
     assert "2.9" in text
 
@@ -45,6 +47,18 @@ def test_torch_knows_gloo_here() -> None:
     found = {finding.name: finding.found for finding in torch_findings()}
     assert found["torch.distributed gloo"] == "yes"
     assert found["torch build"] is not None
+
+
+def test_nothing_that_is_not_there_is_promised() -> None:
+    gives = {finding.name: finding.gives for finding in packages()}
+    engine = next(field for field in fields(RolloutConfig) if field.name == "engine")
+    for name in ("vllm", "sglang"):
+        assert (name in engine.metadata["choices"]) is not gives[name].startswith("nothing yet")
+
+
+def test_extras_are_installed_under_the_constraints() -> None:
+    how = {finding.name: finding.how for finding in packages()}
+    assert how["wandb"] == ".venv/bin/pip install -c constraints.txt -e '.[wandb]'"
 
 
 def test_slurm_without_its_commands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,5 +79,5 @@ def test_the_command_prints_plain_lines_where_there_is_no_terminal(capsys: pytes
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert f"python: {platform.python_version()}\n" in out
-    assert out.endswith("The demo can run.\n")
+    assert out.startswith("The demo can run.\n")
     assert "\x1b" not in out

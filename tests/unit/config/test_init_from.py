@@ -76,8 +76,25 @@ def test_rope_theta_of_transformers_5(recipe: Recipe) -> None:
 def test_vocabulary_of_another_size(recipe: Recipe) -> None:
     write(recipe)
     check_vocabulary(recipe, 30)
+    write(recipe, vocab_size=151936)
+    check_vocabulary(recipe, 151665)
+    write(recipe)
     with pytest.raises(RecipeError, match="has a vocabulary of 30, but the recipe's tokenizer one of 31"):
         check_vocabulary(recipe, 31)
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type=yarn"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0}}, "rope_type=llama3"),
+        ({"use_sliding_window": True}, "sliding-window"),
+    ],
+)
+def test_positions_that_the_model_does_not_know(recipe: Recipe, held: dict[str, Any], words: str) -> None:
+    write(recipe, **held)
+    with pytest.raises(RecipeError, match=words):
+        init_folder_is_this_model(recipe)
 
 
 @pytest.mark.parametrize("text", ["", "[]x", "{"])
@@ -92,3 +109,27 @@ def test_folder_without_safetensors(recipe: Recipe) -> None:
     (Path(str(recipe.model.init_from)) / "model.safetensors").unlink()
     with pytest.raises(RecipeError, match=r"holds no \.safetensors file"):
         init_folder_is_this_model(recipe)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "config.json holds [], which is no mapping"),
+        ('{"rope_parameters": [1]}', "rope_parameters=[1], which is no mapping"),
+        ('{"rope_scaling": "yarn"}', "rope_scaling=yarn, which is no mapping"),
+        ('{"head_dim": "32"}', 'head_dim="32", which is no whole number'),
+        ('{"vocab_size": [30]}', "vocab_size=[30], which is no whole number"),
+        ('{"a": ' + "[" * 5000 + "]" * 5000 + "}", "cannot be read"),
+    ],
+)
+def test_config_with_entries_of_another_type(recipe: Recipe, text: str, words: str) -> None:
+    (Path(str(recipe.model.init_from)) / "config.json").write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        init_folder_is_this_model(recipe)
+    assert words in str(caught.value)
+
+
+def test_entries_that_are_null_tell_nothing(recipe: Recipe) -> None:
+    write(recipe, rope_scaling=None, head_dim=None, vocab_size=None)
+    init_folder_is_this_model(recipe)
+    check_vocabulary(recipe, 31)

@@ -35,6 +35,10 @@ CASES = {
     ),
     "model: {init_from: nowhere}": ("model.init_from=nowhere is not a folder; give the folder of a downloaded model."),
     "model: {init_from: empty}": ("model.init_from=empty holds no config.json; give a folder in Hugging Face layout."),
+    "sft: {steps: 5, optimizer: {warmup_steps: 5}}": (
+        "sft.optimizer.warmup_steps=5 leaves no step after the warm-up of the 5 optimizer steps of the phase; "
+        "give at most 4."
+    ),
     "tokenizer: {kind: hf}": "tokenizer.path=null is needed with tokenizer.kind=hf; give the tokenizer's folder.",
     "tokenizer: {kind: hf, path: nowhere}": (
         "tokenizer.path=nowhere is not a folder; give the folder of a Hugging Face tokenizer."
@@ -72,6 +76,10 @@ CASES = {
     "data: {prompt_template: '{prompt}{prompt}'}": (
         'data.prompt_template="{prompt}{prompt}" holds {prompt} 2 times; write it exactly once.'
     ),
+    "data: {source: file, path: rows.jsonl, options: {terms: 4}}": (
+        'data.options={"terms": 4} is not read with data.source=file; '
+        "set data.options=null to drop what this recipe or a base recipe gives."
+    ),
     "sft: {steps: 5}\ndata: {source: file, path: rows.jsonl}": (
         "data.demonstration_column=null is needed by sft.steps=5 with data.source=file; "
         "name the column of responses or set sft.steps=0."
@@ -101,7 +109,7 @@ CASES = {
     ),
     "rl: {objective: {options: {a: 1}}}": (
         'rl.objective.options={"a": 1} is not read by the registered rl.objective.name=grpo; '
-        "drop it or give an objective's dotted path."
+        "give an objective's dotted path or set rl.objective.options=null."
     ),
     "rl: {samples_per_prompt: 1}": (
         "rl.samples_per_prompt=1 gives every response an advantage of 0 with rl.advantage=grpo; give at least 2."
@@ -127,6 +135,15 @@ CASES = {
     "sft: {steps: 1, batch_size: 24}": (
         "sft.micro_batch_size=32 does not divide the 24 demonstrations of a rank's update; "
         "the nearest size that does is 24."
+    ),
+    # a prime: all of its divisors are found without counting up to it
+    "sft: {steps: 1, batch_size: 999983}": (
+        "sft.micro_batch_size=32 does not divide the 999983 demonstrations of a rank's update; "
+        "the nearest size that does is 1."
+    ),
+    "rl: {prompts_per_step: 1000000, samples_per_prompt: 999983, micro_batch_size: 999985}": (
+        "rl.micro_batch_size=999985 does not divide the 999983000000 rollouts of a rank's update; "
+        "the nearest size that does is 999983."
     ),
     "rollout: {max_new_tokens: 128}": (
         "rollout.max_new_tokens=128 leaves no room for a prompt in model.max_position_embeddings=128; "

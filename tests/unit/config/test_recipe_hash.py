@@ -58,7 +58,6 @@ def test_the_free_keys_are_those_that_compute_nothing() -> None:
         "resume",
         "observe",
         "checkpoint",
-        "parallel.threads",
         "parallel.timeout_s",
     )
 

@@ -1,5 +1,6 @@
 """Refusals of files, keys and single values: each message, whole."""
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -32,6 +33,23 @@ FILES = {
         "The recipe sub/b.yaml, which a.yaml names under defaults, cannot be read: No such file or directory; "
         "check the path.",
     ),
+    "lists nested deep": (
+        "data: {options: {a: " + "[" * 300 + "]" * 300 + "}}",
+        "a.yaml is not valid YAML: it nests deeper than 32 levels; mend the file there.",
+    ),
+    "mappings nested beyond the parser": (
+        "a: {" * 2000 + "}" * 2000,
+        "a.yaml is not valid YAML: it nests deeper than 32 levels; mend the file there.",
+    ),
+    "aliases of aliases": (
+        "a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 30)),
+        "a.yaml is not valid YAML: it holds more than 100000 values, aliases written out; mend the file there.",
+    ),
+    "interpolations nested deep": ("name: " + "${" * 1000 + "}" * 1000, "a.yaml is not valid YAML: "),
+    "defaults with a zero byte": (
+        'defaults: ["b\\0.yaml"]',
+        "The recipe b\0.yaml, which a.yaml names under defaults, cannot be read: embedded null byte; check the path.",
+    ),
     "defaults circle": (
         "defaults: [a.yaml]",
         "a.yaml is among its own defaults (a.yaml -> a.yaml); take one of these entries out.",
@@ -56,6 +74,7 @@ LINES = {
     "sft:": "sft=null (a.yaml) is a section, not a value; give its keys, such as sft.steps.",
     "rl: {steps: many}": "rl.steps=many (a.yaml) is not a whole number; write it like 3.",
     "rl: {steps: '3'}": 'rl.steps="3" (a.yaml) is not a whole number; write it like 3.',
+    "sft: {batch_size: 10000000019}": "sft.batch_size=10000000019 (a.yaml) is above 1000000; give at most 1000000.",
     "rl: {steps: 3.0}": "rl.steps=3.0 (a.yaml) is not a whole number; write it like 3.",
     "rl: {steps: true}": "rl.steps=true (a.yaml) is not a whole number; write it like 3.",
     "rl: {steps: {a: 1}}": 'rl.steps={"a": 1} (a.yaml) is not a whole number; write it like 3.',
@@ -102,6 +121,8 @@ ARGUMENTS = {
     "=3": "The argument '=3' is not of the form key=value; write it like rl.steps=10.",
     "rl..steps=3": "The argument 'rl..steps=3' is not of the form key=value; write it like rl.steps=10.",
     "rl.steps =3": "The argument 'rl.steps =3' is not of the form key=value; write it like rl.steps=10.",
+    f"data.options.{'a.' * 2000}b=1": "The argument 'data.options.a.a",
+    f"data.options.a={'[' * 300}{']' * 300}": "The argument 'data.options.a=[[",
     "rl.steps=[": "The argument 'rl.steps=[' has a value that is not YAML: ",
     "rl.steps={a: 1, a: 2}": "The argument 'rl.steps={a: 1, a: 2}' has a value that is not YAML: found duplicate key a",
     "seed=0x_": "The argument 'seed=0x_' has a value that is not YAML: invalid literal",
@@ -145,6 +166,17 @@ def test_bad_argument(argument: str, write: Write) -> None:
 def test_missing_recipe() -> None:
     assert _refusal("no/such.yaml") == (
         "The recipe no/such.yaml cannot be read: No such file or directory; check the path."
+    )
+
+
+def test_recipe_path_with_a_zero_byte() -> None:
+    assert _refusal("a\0.yaml") == "The recipe a\0.yaml cannot be read: embedded null byte; check the path."
+
+
+def test_text_that_is_not_unicode(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environb, b"MEGARL_TEST_NAME", b"a\xff")
+    assert _refusal(write("a.yaml", "name: ${oc.env:MEGARL_TEST_NAME}")) == (
+        "name=\"'a\\\\udcff'\" (a.yaml) holds half a surrogate pair, which is no character; mend it."
     )
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
+from megarl.config.errors import RecipeError
 from megarl.config.load import load_recipe
 from megarl.config.provenance import leaves
 from megarl.config.schema import Recipe
@@ -128,6 +130,19 @@ def test_the_loaded_tree_is_not_shared_with_the_recipe(write: Write) -> None:
     loaded = load_recipe(write("a.yaml", "data: {options: {a: [1]}}"))
     loaded.recipe.data.options["a"].append(2)
     assert loaded.tree["data"]["options"] == {"a": [1]}
+
+
+@pytest.mark.parametrize(("before", "after"), [([1, 2], {"b": 1}), ({"b": 1}, [1, 2]), ({"b": {"c": 1}}, {"b": [1]})])
+def test_a_list_and_a_mapping_take_each_others_place(write: Write, before: Any, after: Any) -> None:
+    path = write("a.yaml", f"data: {{options: {{a: {before}, kept: 1}}}}")
+    loaded = load_recipe(path, [f"data.options.a={after}"])
+    assert loaded.recipe.data.options == {"a": after, "kept": 1}
+
+
+def test_a_mapping_over_an_interpolated_list_is_refused(write: Write) -> None:
+    path = write("a.yaml", "data: {options: {a: '${data.options.b}', b: [1]}}")
+    with pytest.raises(RecipeError, match=r"data\.options\.a cannot be resolved: .*; mend the \$"):
+        load_recipe(path, ["data.options.a={c: 1}"])
 
 
 def test_null_empties_a_free_mapping(write: Write) -> None:

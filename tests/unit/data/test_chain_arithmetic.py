@@ -8,6 +8,7 @@ import pytest
 
 from megarl.config.data import DataConfig
 from megarl.config.errors import RecipeError
+from megarl.config.load import load_recipe
 from megarl.data.chain_arithmetic import Chain, ChainArithmetic, ChainOptions, direct_answer, worked_solution
 
 OPTIONS = ChainOptions()
@@ -170,6 +171,10 @@ def test_a_draw_costs_little() -> None:
         ({"careful": "much"}, ["data.options.careful=much", "not a number"]),
         ({"careful": 1.2}, ["data.options.careful=1.2", "above 1"]),
         ({"slip": float("nan")}, ["data.options.slip=NaN", "below 0"]),
+        ({"careful": 10**400}, ["data.options.careful=1000", "above 1"]),
+        ({"terms": 1_000_000}, ["data.options.terms=1000000", "at most 64"]),
+        ({"operand": [1, 10**12]}, ["data.options.operand=[1, 1000000000000]", "at most 1000000000"]),
+        ({"zzz": 4}, ["data.options=null"]),
         ({"first": 10}, ["data.options.first=10", "not a range"]),
         ({"first": [29, 10]}, ["data.options.first=[29, 10]", "not a range"]),
         ({"first": [10, 12, 29]}, ["data.options.first=[10, 12, 29]", "not a range"]),
@@ -185,6 +190,15 @@ def test_refused_options(options: dict[str, Any], words: list[str]) -> None:
     message = str(caught.value)
     assert all(word in message for word in words), message
     assert "\n" not in message
+
+
+def test_more_evaluation_problems_than_there_are_is_refused_at_once() -> None:
+    start = time.perf_counter()
+    with pytest.raises(RecipeError, match="about 4 problems"):
+        make(eval_prompts=10**8, terms=2, first=[15, 16], operand=[1, 1])
+    assert time.perf_counter() - start < 5
+    with pytest.raises(RecipeError, match=r"data\.eval_prompts=100000000 .*is above 100000"):
+        load_recipe("recipes/demo/grpo_arithmetic.yaml", ["data.eval_prompts=100000000"])
 
 
 def test_whole_numbers_do_for_shares_and_small_spaces_for_few_prompts() -> None:

@@ -190,6 +190,32 @@ def test_refused_parquet(tmp_path: Path) -> None:
     assert "row 1: answer=NaN" in refused(nan)
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array([1], pyarrow.timestamp("ns")),
+        pyarrow.array([1], pyarrow.duration("ns")),
+        pyarrow.StringArray.from_buffers(1, pyarrow.py_buffer(b"\0\0\0\0\1\0\0\0"), pyarrow.py_buffer(b"\xff")),
+        pyarrow.array([b"p"]),
+    ],
+    ids=["timestamps", "durations", "not UTF-8", "bytes"],
+)
+def test_refused_columns(tmp_path: Path, column: Any) -> None:
+    message = refused(parquet(tmp_path / "a.parquet", {"prompt": column, "answer": ["1"]}))
+    assert "prompt" in message
+    assert "neither text nor" in message
+
+
+def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "p", "answer": 1}\n{"prompt": "a\\ud800", "answer": 1}\n')
+    message = refused(str(path))
+    assert "line 2: prompt=" in message
+    assert "half a surrogate pair" in message
+    path.write_text('{"prompt": "\\ud83d\\ude00", "answer": 1}\n' * 2 + '{"prompt": "q", "answer": 1}\n' * 4)
+    assert make(str(path)).training(0).prompt == "\U0001f600"
+
+
 def test_refused_paths(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl", RECORDS)
     assert "data.path=" in refused(str(tmp_path / "none.jsonl"))

@@ -84,7 +84,7 @@ def test_refused_options(options: dict[str, Any], words: list[str]) -> None:
 def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     monkeypatch.delitem(sys.modules, "reasoning_gym.factory", raising=False)
-    with pytest.raises(UserError, match=r"pip install megarl\[reasoning-gym\]"):
+    with pytest.raises(UserError, match=r"pip install -c constraints.txt -e '\.\[reasoning-gym\]'"):
         ReasoningGymSource(0, DataConfig(options=SMALL))
 
 

@@ -1,4 +1,5 @@
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,23 @@ def test_every_row_of_a_file_is_looked_at(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     with pytest.raises(DataError, match=r'training/epoch-0/row-291: the character "x"'):
         check(sized(14, 4, data=data))
+
+
+def test_a_huge_text_is_refused_unencoded(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"prompt": "1" * 30_000_000, "answer": 1}, {"prompt": "2", "answer": 2}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    start = time.perf_counter()
+    with pytest.raises(DataError, match=r"row-1 has 30000000 characters, which no 20 tokens .* can hold"):
+        check(sized(20, 4, data=DataConfig("file", str(path), eval_prompts=1)))
+    assert time.perf_counter() - start < 10
+
+
+def test_the_longest_text_that_fits_is_encoded(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"prompt": "\\boxed{" * 16, "answer": 1}, {"prompt": "2", "answer": 2}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    check(sized(20, 4, data=DataConfig("file", str(path), eval_prompts=1)))
 
 
 def test_sft_needs_demonstrations(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def ours(logits: Tensor, targets: Tensor, temperature: float, weights: tuple[Ten
 def test_values_and_gradients(
     temperature: float, columns: int, tokens: int, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CHUNK_TOKENS", chunk)
+    monkeypatch.setattr(module, "CHUNK_BYTES", chunk * 4 * columns)
     logits, targets, *weights = case(tokens, columns)
     before = logits.detach().clone()
     got = ours(logits, targets, temperature, (weights[0], weights[1]))

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from megarl.checkpoint.hf import export_hf
+from megarl.config.model import TokenizerConfig
+from megarl.data.tokenizer import build_tokenizer
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.weights import ReadTensor, random_weights, saved_weights
 from megarl.megatron.world import Layout
 from tests.unit.megatron.hf import hf_log_probs, hf_model, tensor_names
-from tests.unit.megatron.tiny import VOCAB, noisy_weights, random_batch, tiny_recipe
+from tests.unit.megatron.tiny import ALPHABET, VOCAB, noisy_weights, random_batch, tiny_recipe
 
 SHAPES = {
     "tied": {"tie_embeddings": True},
@@ -79,13 +81,18 @@ def test_exported_folder_loads_in_transformers_and_back(layout: Layout, tied: bo
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "stale.txt").write_text("from an older export")
-    export_hf(model, folder, {"eos_token_id": 3, "pad_token_id": 4})
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    tokenizer = build_tokenizer(TokenizerConfig(alphabet=ALPHABET, words=[]))
+    assert len(tokenizer) == VOCAB
+    export_hf(model, folder, tokenizer)
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
+    assert "stale.txt" not in names
+    assert AutoTokenizer.from_pretrained(folder)("12+3").input_ids == tokenizer("12+3").input_ids
     assert list(tmp_path.iterdir()) == [folder]
 
     config = json.loads((folder / "config.json").read_text())
     assert (config["architectures"], config["model_type"]) == (["Qwen2ForCausalLM"], "qwen2")
-    assert (config["eos_token_id"], config["pad_token_id"], config["vocab_size"]) == (3, 4, VOCAB)
+    assert (config["eos_token_id"], config["pad_token_id"], config["vocab_size"]) == (1, 0, VOCAB)
     network, notes = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(notes[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     batch = random_batch(4)
@@ -96,15 +103,6 @@ def test_exported_folder_loads_in_transformers_and_back(layout: Layout, tied: bo
     again = FrozenModel(recipe, layout, VOCAB)
     again.load(saved_weights(folder))
     assert all(torch.equal(tensor, read(name)) for name, tensor in again.export())
-
-
-def test_copy_from_takes_all_weights(layout: Layout) -> None:
-    recipe = tiny_recipe(tie_embeddings=False)
-    source, copy = (FrozenModel(recipe, layout, VOCAB) for _ in range(2))
-    source.load(noisy_weights(recipe.model, 1))
-    copy.load(noisy_weights(recipe.model, 2))
-    copy.copy_from(source)
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(source.export(), copy.export(), strict=True))
 
 
 def resized(read: ReadTensor, name: str, rows: int) -> ReadTensor:

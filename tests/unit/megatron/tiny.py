@@ -15,6 +15,8 @@ from megarl.megatron.weights import ReadTensor, random_weights
 
 # no power of two and odd, so that every tensor-parallel layout pads it
 VOCAB = 13
+ALPHABET = "0123456789+"
+"""With padding and end token, VOCAB tokens."""
 CONTEXT = 32
 
 

@@ -1,5 +1,6 @@
 """Objectives by name and by dotted path."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,13 @@ from megarl.config.training import ObjectiveConfig
 from megarl.objectives import GRPO, build_objective
 
 
-def returns_its_options(**options: Any) -> Any:
-    """Stands for a user's factory."""
+def users_objective(clip_low: float, clip_high: float = 0.2) -> GRPO:
+    """A user's factory."""
+    return GRPO(clip_low, clip_high, 0.0)
+
+
+def returns_no_objective(**options: Any) -> Any:
+    """A user's mistake."""
     return options
 
 
@@ -25,9 +31,31 @@ def test_reference_is_needed_with_a_kl_term(coefficient: float, needed: bool) ->
 
 
 def test_dotted_path_gets_the_options() -> None:
-    path = f"{returns_its_options.__module__}.returns_its_options"
-    built: Any = build_objective(ObjectiveConfig(name=path, options={"a": 1}))
-    assert built == {"a": 1}
+    path = f"{__name__}.users_objective"
+    assert build_objective(ObjectiveConfig(name=path, options={"clip_low": 0.1})) == GRPO(0.1, 0.2, 0.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": 0.1}, {"clip_low": 0.1, "beta": 1}])
+def test_options_that_the_factory_does_not_take(options: dict[str, float]) -> None:
+    with pytest.raises(RecipeError, match=r"^rl\.objective\.options=.*does not fit .*users_objective"):
+        build_objective(ObjectiveConfig(name=f"{__name__}.users_objective", options=options))
+
+
+def test_a_factory_that_raises_on_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "users_broken_objective.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RecipeError, match="ZeroDivisionError: division by zero"):
+        build_objective(ObjectiveConfig(name="users_broken_objective.f"))
+
+
+def test_a_factory_without_a_signature_is_called() -> None:
+    with pytest.raises(RecipeError, match="returns no objective"):
+        build_objective(ObjectiveConfig(name="builtins.dict"))
+
+
+def test_what_is_no_objective_is_refused() -> None:
+    with pytest.raises(RecipeError, match="returns no objective"):
+        build_objective(ObjectiveConfig(name=f"{__name__}.returns_no_objective"))
 
 
 @pytest.mark.parametrize("name", ["grop", "no_such_module.x", "json.no_such_name"])

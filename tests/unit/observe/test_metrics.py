@@ -9,6 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from megarl.config.errors import UserError
 from megarl.observe.metrics import MetricsWriter, reproducible
+from megarl.observe.mirrors import check_wandb
 
 PHASES = ("sft", "rl")
 
@@ -122,7 +123,12 @@ def test_tensorboard_hides_a_phase_that_a_rewind_drops_whole(tmp_path: Path) -> 
 
 def test_wandb_asked_for_and_absent_is_refused_before_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match=r"observe\.wandb_project is 'demo'.*pip install megarl\[wandb\]"):
+    check_wandb(None)
+    with pytest.raises(UserError, match=r"observe\.wandb_project is 'demo'"):
+        check_wandb("demo")
+    with pytest.raises(
+        UserError, match=r"observe\.wandb_project is 'demo'.*pip install -c constraints.txt -e '\.\[wandb\]'"
+    ):
         MetricsWriter(tmp_path / "run", wandb_project="demo")
     assert not (tmp_path / "run").exists()
 

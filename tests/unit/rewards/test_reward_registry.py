@@ -28,6 +28,9 @@ def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "def length(response, problem):\n    return len(response) / len(problem.answer)\n\n"
         "def words(response, problem):\n    return response.split()\n\nLIMIT = 3\n"
     )
+    (tmp_path / "users_syntax.py").write_text("def f(:\n")
+    (tmp_path / "users_raises.py").write_text("raise RuntimeError('no\\nlicence')\n")
+    (tmp_path / "users_exits.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "users_broken.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(tmp_path)
     return "users_rewards"
@@ -63,6 +66,10 @@ def test_dotted_path_gets_response_and_problem(user_module: str) -> None:
         ("a..b", ["a..b", "dotted path"]),
         ("no_such_module.f", ["names the module no_such_module", "PYTHONPATH"]),
         ("users_broken.f", ["names the module users_broken", "No module named 'no_such_package'"]),
+        ("users_syntax.f", ["names the module users_syntax", "SyntaxError", "line 1", "mend the module"]),
+        ("users_raises.f", ["RuntimeError: no licence", "mend the module"]),
+        ("users_exits.f", ["SystemExit: 3", "mend the module"]),
+        ("math.sqrt", ["reward.name=", "cannot be called with a response and a problem"]),
         ("users_rewards.lenght", ["names lenght in the module users_rewards, which is not there"]),
         ("users_rewards.LIMIT", ["names LIMIT in the module users_rewards, which is not callable"]),
     ],
