@@ -19,7 +19,7 @@ from megatron.core.transformer import TransformerConfig
 
 from megarl.megatron.batch import pad_batch
 from megarl.megatron.forward import policy_forward_step, scoring_forward_step
-from megarl.objectives import ADVANTAGES, GRPO
+from megarl.objectives import ADVANTAGES, GRPO, Rewarded
 from megarl.platform.layers.spec import gpt_block_spec
 from megarl.platform.platform import current
 
@@ -53,21 +53,22 @@ def main(steps: int = 30) -> list[float]:
     wrapped = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
     config.finalize_model_grads_func = finalize_model_grads
     optimizer = get_megatron_optimizer(OptimizerConfig(optimizer="adam", lr=3e-3, weight_decay=0.0), [wrapped])
-    train = policy_forward_step(GRPO(kl_coefficient=0.0), vocab_size=VOCAB)
+    train = policy_forward_step(GRPO(), vocab_size=VOCAB)
     rewards_by_step = []
     for _ in range(steps):
         responses = sample_responses(model, prompt=[0])
         rewards_B = (responses % 2 == 0).float().mean(dim=1)
         prompt_ids = [f"prompt {row // GROUP}" for row in range(len(responses))]
         batch = pad_batch([[0]] * len(responses), responses.tolist(), current().device)
-        advantages_B = ADVANTAGES["grpo"](rewards_B.cpu(), prompt_ids)
+        valid_B = torch.ones_like(rewards_B, dtype=torch.bool)
+        advantages_BT = ADVANTAGES["grpo"](Rewarded(rewards_B, prompt_ids, batch.mask_BT, valid_B))
         schedule = {"model": [wrapped], "num_microbatches": 1, "seq_length": LENGTH, "micro_batch_size": len(batch)}
         score = scoring_forward_step(vocab_size=VOCAB, temperature=1.0)
         run = get_forward_backward_func()
         with torch.no_grad():
             [old_BT] = run(forward_step_func=score, data_iterator=iter([batch]), forward_only=True,
                            collect_non_loss_data=True, **schedule)  # fmt: skip
-        batch = batch.with_rollout(advantages_B, old_log_probs_BT=old_BT).with_totals()
+        batch = batch.with_rollout(advantages_BT, old_log_probs_BT=old_BT).with_totals()
         wrapped.zero_grad_buffer()
         run(forward_step_func=train, data_iterator=iter([batch]), forward_only=False, **schedule)
         optimizer.step()

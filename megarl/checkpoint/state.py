@@ -16,6 +16,8 @@ class RunState:
         step: finished steps of that phase.
         demonstrations_drawn: position in the source's stream of demonstrations.
         problems_drawn: position in its stream of training problems.
+        kl_coefficient: weight of the KL estimate as it stands; it moves where `rl.kl.target` steers it.
+        entropy_baseline: entropy of the first RL steps, for the alarm.
         weight_version: version of the weights; each RL update that reaches the engine raises it by one.
         evaluations: results so far, by occasion ('before', 'after').
     """
@@ -24,6 +26,8 @@ class RunState:
     step: int = 0
     demonstrations_drawn: int = 0
     problems_drawn: int = 0
+    kl_coefficient: float = 0.0
+    entropy_baseline: list[float] = field(default_factory=list)
     weight_version: int = 0
     evaluations: dict[str, Any] = field(default_factory=dict)
 

@@ -24,27 +24,6 @@ def objective_is_known(recipe: Recipe) -> None:
         raise refusal("rl.objective.name", name, reason, fix)
 
 
-def objective_reads_options(recipe: Recipe) -> None:
-    """Registered objectives have their own keys and would ignore free options."""
-    objective = recipe.rl.objective
-    if objective.options and objective.name in KNOWN_OBJECTIVES:
-        reason = f"is not read by the registered rl.objective.name={objective.name}"
-        raise refusal(
-            "rl.objective.options",
-            objective.options,
-            reason,
-            "give an objective's dotted path or set rl.objective.options=null",
-        )
-
-
-def group_has_a_spread(recipe: Recipe) -> None:
-    """GRPO compares the responses of one prompt, so it needs two of them (arXiv:2402.03300)."""
-    samples = recipe.rl.samples_per_prompt
-    if recipe.rl.steps > 0 and recipe.rl.advantage == "grpo" and samples < 2:
-        reason = "gives every response an advantage of 0 with rl.advantage=grpo"
-        raise refusal("rl.samples_per_prompt", samples, reason, "give at least 2")
-
-
 def rollouts_split_into_updates(recipe: Recipe) -> None:
     """Each optimizer step of an RL step must train on the same number of responses, evenly over ranks and passes."""
     rl = recipe.rl
@@ -118,8 +97,6 @@ def _divisors(number: int) -> list[int]:
 TRAINING_CHECKS = (
     something_to_do,
     objective_is_known,
-    objective_reads_options,
-    group_has_a_spread,
     rollouts_split_into_updates,
     warmup_ends,
     demonstrations_split_over_ranks,

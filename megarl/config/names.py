@@ -4,7 +4,21 @@ import difflib
 from collections.abc import Iterable
 
 # The registries themselves live in layers above this one; their tests hold them equal to these tuples.
-KNOWN_OBJECTIVES = ("grpo",)
+OBJECTIVE_KEYS = {
+    "ppo": ("clip_low", "clip_high", "dual_clip"),
+    "grpo": ("clip_low", "clip_high", "dual_clip"),
+    "dapo": ("clip_low", "clip_high", "dual_clip"),
+    "dr_grpo": ("clip_low", "clip_high", "dual_clip"),
+    "gspo": ("clip_low", "clip_high"),
+    "cispo": ("clip_low", "clip_high"),
+    "k2_5": ("ratio_low", "ratio_high", "tau"),
+    "dppo_tv": ("delta",),
+    "decoupled_ppo": ("clip_low", "clip_high"),
+    "reinforce": (),
+}
+"""Registered objectives and the keys of rl.objective that each reads."""
+KNOWN_OBJECTIVES = tuple(OBJECTIVE_KEYS)
+KNOWN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "max_rl")
 KNOWN_REWARDS = ("boxed_answer", "exact", "reasoning_gym")
 
 

@@ -1,9 +1,17 @@
 """Recipe sections for the two training phases."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from megarl.config.fields import key
+from megarl.config.names import KNOWN_ADVANTAGES
+from megarl.config.objective import (
+    CorrectionConfig,
+    DynamicSamplingConfig,
+    EntropyConfig,
+    KLConfig,
+    ObjectiveConfig,
+    OverlongConfig,
+)
 
 
 @dataclass
@@ -31,22 +39,6 @@ class SFTConfig:
 
 
 @dataclass
-class ObjectiveConfig:
-    """The policy loss."""
-
-    name: str = key("grpo", "A registered objective (see docs/objectives.md) or the dotted path of one.")
-    clip_low: float = key(0.2, "The ratio is clipped below at 1 - clip_low.", low=0, high=1)
-    clip_high: float = key(0.2, "The ratio is clipped above at 1 + clip_high.", low=0)
-    kl_coefficient: float = key(0.001, "Weight of k3(policy, reference) in the loss, in nats a token.", low=0)
-    normalisation: str = key(
-        "token_mean",
-        "How token terms become one number: mean over all tokens, or over responses of each response's token mean.",
-        choices=("token_mean", "seq_mean_token_mean"),
-    )
-    options: dict[str, Any] = key(factory=dict, doc="Settings of an objective given by its dotted path.")
-
-
-@dataclass
 class RLConfig:
     """Reinforcement learning: rollouts, rewards, advantages, updates."""
 
@@ -55,12 +47,18 @@ class RLConfig:
     samples_per_prompt: int = key(16, "Responses a prompt (the group).", low=1, high=10**6)
     updates_per_step: int = key(1, "Optimizer steps on one batch of rollouts.", low=1)
     micro_batch_size: int = key(64, "Responses a rank runs at once.", low=1)
-    advantage: str = key("grpo", "Advantage estimator (see docs/objectives.md).", choices=("grpo",))
+    advantage: str = key("grpo", "Advantage estimator (see docs/objectives.md).", choices=KNOWN_ADVANTAGES)
+    gamma: float = key(1.0, "Discount a token, of reinforce_pp's returns.", above=0, high=1)
     measure_reference: bool = key(
         True,
         "Score each batch under the starting policy too, for kl/reference_*; a KL term in the loss does so anyway.",
     )
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    kl: KLConfig = field(default_factory=KLConfig)
+    entropy: EntropyConfig = field(default_factory=EntropyConfig)
+    correction: CorrectionConfig = field(default_factory=CorrectionConfig)
+    overlong: OverlongConfig = field(default_factory=OverlongConfig)
+    dynamic_sampling: DynamicSamplingConfig = field(default_factory=DynamicSamplingConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     @property

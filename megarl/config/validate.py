@@ -2,6 +2,7 @@
 
 from megarl.config.check_data import DATA_CHECKS
 from megarl.config.check_model import MODEL_CHECKS
+from megarl.config.check_objective import OBJECTIVE_CHECKS
 from megarl.config.check_training import TRAINING_CHECKS
 from megarl.config.schema import Recipe
 
@@ -12,5 +13,5 @@ def validate(recipe: Recipe) -> None:
     Raises:
         RecipeError: for the first contradiction found, naming the key to change.
     """
-    for check in (*MODEL_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS):
+    for check in (*MODEL_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS, *OBJECTIVE_CHECKS):
         check(recipe)

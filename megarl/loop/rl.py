@@ -1,21 +1,21 @@
 """One step of reinforcement learning, as it reads in a paper: roll out, reward, compare, update, sync."""
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 
-from torch import Tensor
+import torch
 
-from megarl.data.problem import Problem
 from megarl.drift import drift_metrics
+from megarl.loop.policy_loss import build_correction, build_normalisation, build_policy_loss
+from megarl.loop.rollouts import Rollouts, collect_rollouts
 from megarl.loop.run import Run, timed
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
 from megarl.megatron.policy import Update
-from megarl.objectives import ADVANTAGES
+from megarl.objectives import ADVANTAGES, Rewarded
+from megarl.objectives.kl import ESTIMATORS
+from megarl.objectives.masked import masked_log_ratio
 from megarl.observe.samples import Sample
 from megarl.platform.platform import current
-from megarl.rewards.registry import score
-from megarl.rewards.score import score_on_all_ranks
-from megarl.rollout.types import Completion
 from megarl.sync.in_process import push_weights
 
 
@@ -25,84 +25,130 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
     Returns:
         The step's metrics, and a few of its rollouts as text.
     """
-    config, state, layout = run.recipe.rl, run.state, run.layout
+    state = run.state
     seconds: dict[str, float] = {}
     with timed(seconds, "step"):
-        with timed(seconds, "rollout"):
-            problems = [run.source.training(state.problems_drawn + i) for i in range(config.prompts_per_step)]
-            requests = run.requests(problems, config.samples_per_prompt, stream=f"rl/{state.step}")
-            completions = run.generate(requests, run.sampling())
-        with timed(seconds, "reward"):
-            of_response = [problem for problem in problems for _ in range(config.samples_per_prompt)]
-            responses = [run.response_text(completion) for completion in completions]
-            rewards_B = score_on_all_ranks(
-                partial(score, run.reward), responses, of_response, layout.rank, layout.world_size
-            )
-            advantages_B = ADVANTAGES[config.advantage](rewards_B, [problem.id for problem in of_response])
+        rollouts = collect_rollouts(run, seconds)
         with timed(seconds, "log_probs"):
-            batch = _scored(run, completions, advantages_B)
-        drift = drift_metrics(batch.old_log_probs_BT, batch.rollout_log_probs_BT, batch.mask_BT)  # type: ignore[arg-type]
+            batch = _scored(run, rollouts)
+        drift = _drift(batch)
+        batch = _with_advantages(run, batch, rollouts)
         with timed(seconds, "update"):
             updates = _update(run, batch)
-        state.problems_drawn += config.prompts_per_step
+        state.problems_drawn += rollouts.problems_drawn
         state.weight_version += 1
         with timed(seconds, "sync"):
             push_weights(run.policy, run.engine, state.weight_version)
     metrics = {
-        **_rollout_metrics(completions, rewards_B, of_response),
+        **_rollout_metrics(rollouts),
         **_update_metrics(updates),
+        "kl/coefficient": state.kl_coefficient,
         **{f"drift/{name}": value for name, value in drift.items()},
         **{f"seconds/{name}": value for name, value in seconds.items()},
         **{f"tokens_per_s/{phase}": drift["tokens"] / seconds[phase] for phase in ("rollout", "log_probs", "update")},
     }
-    return metrics, _samples(run, of_response, completions, responses, rewards_B, advantages_B)
+    state.kl_coefficient = steered(run, state.kl_coefficient, metrics.get("kl/reference_k3"))
+    return metrics, _samples(run, rollouts, batch)
 
 
-def _scored(run: Run, completions: Sequence[Completion], advantages_B: Tensor) -> TrainBatch:
+def steered(run: Run, coefficient: float, kl: float | None) -> float:
+    """The KL coefficient for the next step (Ziegler et al. 2019, 1909.08593, section 2.2).
+
+    It moves by the relative error of the KL against its target, at most a fifth either way, over `horizon` responses.
+    """
+    config = run.recipe.rl.kl
+    if config.target is None or kl is None:
+        return coefficient
+    error = min(max(kl / config.target - 1, -0.2), 0.2)
+    return coefficient * (1 + error * run.recipe.rl.rollouts_per_step / config.horizon)
+
+
+def _scored(run: Run, rollouts: Rollouts) -> TrainBatch:
     """The rollouts as one batch, with log-probs by the engine, by the policy before its update and by the reference."""
     config = run.recipe.rl
     batch = pad_batch(
-        [completion.request.prompt_ids for completion in completions],
-        [completion.token_ids for completion in completions],
+        [completion.request.prompt_ids for completion in rollouts.completions],
+        [completion.token_ids for completion in rollouts.completions],
         current().device,
     )
-    old = run.policy.log_probs(batch, config.micro_batch_size)
-    reference = None if run.reference is None else run.reference.log_probs(batch, config.micro_batch_size)
-    return batch.with_rollout(
-        advantages_B,
-        old_log_probs_BT=old,
-        rollout_log_probs_BT=on_targets(batch, [completion.log_probs for completion in completions]),
-        reference_log_probs_BT=reference,
+    return replace(
+        batch,
+        old_log_probs_BT=run.policy.log_probs(batch, config.micro_batch_size),
+        rollout_log_probs_BT=on_targets(batch, [completion.log_probs for completion in rollouts.completions]),
+        reference_log_probs_BT=None
+        if run.reference is None
+        else run.reference.log_probs(batch, config.micro_batch_size),
     )
+
+
+def _drift(batch: TrainBatch) -> dict[str, float]:
+    assert batch.old_log_probs_BT is not None and batch.rollout_log_probs_BT is not None
+    return drift_metrics(batch.old_log_probs_BT, batch.rollout_log_probs_BT, batch.mask_BT)
+
+
+def _with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> TrainBatch:
+    """The batch with each token's advantage, and without the responses that the recipe leaves out of the loss.
+
+    Rejection comes first: a response that is not trained on enters no sibling's baseline.
+    """
+    config = run.recipe.rl
+    keep_BT = batch.mask_BT
+    if config.overlong.filter:
+        whole_B = torch.tensor([completion.finish_reason == "stop" for completion in rollouts.completions])
+        keep_BT = keep_BT & whole_B.to(keep_BT.device)[:, None]
+    valid_B = torch.ones(len(batch), dtype=torch.bool, device=keep_BT.device)
+    if config.correction.mode == "decoupled":
+        assert batch.old_log_probs_BT is not None and batch.rollout_log_probs_BT is not None
+        corrected = build_correction(config.correction)(batch.old_log_probs_BT, batch.rollout_log_probs_BT, keep_BT)
+        valid_B = corrected.keep_BT.any(dim=1)
+        if config.correction.normalise == "kept":
+            keep_BT = corrected.keep_BT
+    rewarded = Rewarded(
+        rewards_B=rollouts.rewards_B.to(keep_BT.device),
+        prompt_ids=[problem.id for problem in rollouts.problems],
+        mask_BT=batch.mask_BT,
+        valid_B=valid_B,
+        token_penalties_BT=_penalties(run, batch),
+        baselines_B=torch.tensor(rollouts.baselines, device=keep_BT.device) if rollouts.baselines else None,
+        gamma=config.gamma,
+    )
+    return replace(batch, mask_BT=keep_BT, advantages_BT=ADVANTAGES[config.advantage](rewarded))
+
+
+def _penalties(run: Run, batch: TrainBatch) -> torch.Tensor | None:
+    """beta * KL estimate of each token, for a KL that is part of the reward."""
+    kl = run.recipe.rl.kl
+    if kl.placement != "reward" or run.state.kl_coefficient == 0:
+        return None
+    assert batch.old_log_probs_BT is not None and batch.reference_log_probs_BT is not None
+    log_ratio_BT = masked_log_ratio(batch.old_log_probs_BT, batch.reference_log_probs_BT, batch.mask_BT)
+    return run.state.kl_coefficient * ESTIMATORS[kl.estimator](log_ratio_BT)
 
 
 def _update(run: Run, batch: TrainBatch) -> list[Update]:
     config = run.recipe.rl
+    loss = build_policy_loss(run.recipe, run.state.kl_coefficient)
     return [
         run.policy.update(
             part,
-            run.objective,
+            loss,
             micro_batch_size=config.micro_batch_size,
             temperature=run.recipe.rollout.temperature,
-            normalisation=config.objective.normalisation,
+            normalisation=build_normalisation(run.recipe),
         )
         for part in batch.micro_batches(len(batch) // config.updates_per_step)
     ]
 
 
-def _rollout_metrics(
-    completions: Sequence[Completion], rewards_B: Tensor, problems: Sequence[Problem]
-) -> dict[str, float]:
-    count = len(completions)
-    rewards_of: dict[str, set[float]] = {}
-    for problem, reward in zip(problems, rewards_B.tolist(), strict=True):
-        rewards_of.setdefault(problem.id, set()).add(reward)
+def _rollout_metrics(rollouts: Rollouts) -> dict[str, float]:
+    count, rewards_B = len(rollouts.completions), rollouts.rewards_B
     return {
         "reward/mean": rewards_B.mean().item(),
         "reward/std": rewards_B.std(correction=0).item(),
-        "reward/uniform_groups_share": sum(len(rewards) == 1 for rewards in rewards_of.values()) / len(rewards_of),
-        "response/tokens_mean": sum(len(completion.token_ids) for completion in completions) / count,
-        "response/truncated_share": sum(completion.finish_reason == "length" for completion in completions) / count,
+        "reward/uniform_groups_share": rollouts.uniform_groups / rollouts.problems_drawn,
+        "response/tokens_mean": sum(len(completion.token_ids) for completion in rollouts.completions) / count,
+        "response/truncated_share": sum(c.finish_reason == "length" for c in rollouts.completions) / count,
+        "rollout/problems_drawn": float(rollouts.problems_drawn),
     }
 
 
@@ -117,28 +163,24 @@ def _update_metrics(updates: Sequence[Update]) -> dict[str, float]:
     }
 
 
-def _samples(
-    run: Run,
-    problems: Sequence[Problem],
-    completions: Sequence[Completion],
-    responses: Sequence[str],
-    rewards_B: Tensor,
-    advantages_B: Tensor,
-) -> list[Sample]:
+def _samples(run: Run, rollouts: Rollouts, batch: TrainBatch) -> list[Sample]:
     """Rollouts spread evenly over the batch, so that they show several prompts."""
-    wanted = min(run.recipe.observe.samples_per_step, len(completions))
-    rows = [index * len(completions) // wanted for index in range(wanted)]
+    assert batch.advantages_BT is not None
+    wanted = min(run.recipe.observe.samples_per_step, len(rollouts.completions))
+    rows = [index * len(rollouts.completions) // wanted for index in range(wanted)]
+    tokens_B = batch.mask_BT.sum(dim=1).clamp(min=1)
+    advantages_B = torch.where(batch.mask_BT, batch.advantages_BT, 0.0).sum(dim=1) / tokens_B
     return [
         Sample(
-            problem_id=problems[row].id,
-            sample=completions[row].request.sample,
-            prompt=problems[row].prompt,
-            response=responses[row],
-            reward=rewards_B[row].item(),
+            problem_id=rollouts.problems[row].id,
+            sample=rollouts.completions[row].request.sample,
+            prompt=rollouts.problems[row].prompt,
+            response=rollouts.texts[row],
+            reward=rollouts.rewards[row],
             advantage=advantages_B[row].item(),
-            tokens=len(completions[row].token_ids),
-            finish_reason=completions[row].finish_reason,
-            weight_version=completions[row].versions[0].version,
+            tokens=len(rollouts.completions[row].token_ids),
+            finish_reason=rollouts.completions[row].finish_reason,
+            weight_version=rollouts.completions[row].versions[0].version,
         )
         for row in rows
     ]

@@ -56,6 +56,7 @@ class Run:
     reference: FrozenModel | None = None
     state: RunState = field(default_factory=RunState)
     saved: dict[str, Any] | None = None
+    warned_of_entropy: bool = False
 
     @property
     def folder(self) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 import torch.distributed as dist
 
 from megarl.checkpoint.hf import export_hf
-from megarl.checkpoint.state import RunState
+from megarl.checkpoint.state import Phase, RunState
 from megarl.checkpoint.tensors import load_tensors
 from megarl.config.errors import RunFolderError
 from megarl.loop.run import Run, facts
@@ -26,7 +26,8 @@ def start(run: Run) -> None:
     found = _found_by_main(run)
     if found is None:
         run.policy.load(initial_weights(run))
-        run.state = RunState(phase="sft" if run.recipe.sft.steps > 0 else "rl")
+        phase: Phase = "sft" if run.recipe.sft.steps > 0 else "rl"
+        run.state = RunState(phase=phase, kl_coefficient=run.recipe.rl.kl.coefficient)
         begin_phase(run)
     else:
         path, manifest = found
@@ -88,7 +89,8 @@ def begin_reference(run: Run) -> None:
 
     They are written once, before the first RL step, so that a resumed run compares with the same policy.
     """
-    if not (run.recipe.rl.measure_reference or run.objective.needs_reference):
+    kl = run.recipe.rl.kl
+    if not (run.recipe.rl.measure_reference or kl.coefficient > 0 or "reference_log_probs_BT" in run.objective.needs):
         return
     folder = run.folder / REFERENCE
     if run.state.step == 0:

@@ -5,7 +5,9 @@ import math
 import torch.distributed as dist
 
 from megarl.checkpoint.hf import export_hf
+from megarl.config.errors import UserError
 from megarl.config.schema import Recipe
+from megarl.loop.alarm import BASELINE_STEPS, entropy_has_collapsed
 from megarl.loop.evaluation import evaluate
 from megarl.loop.folder import claim_folder
 from megarl.loop.journal import Journal
@@ -108,6 +110,8 @@ def _reinforce(run: Run) -> None:
                 f"for {idle} steps every response to a prompt got the same reward, so there was nothing to learn from: "
                 "start from a better policy (sft.steps, model.init_from) or take easier, or harder, problems"
             )
+        if entropy_has_collapsed(run, metrics["policy/entropy"]):
+            _raise_alarm(run, metrics["policy/entropy"])
         every = run.recipe.checkpoint.every
         if every and state.step % every == 0 and state.step < config.steps:
             run.save()
@@ -115,6 +119,25 @@ def _reinforce(run: Run) -> None:
     export_hf(run.policy, run.folder / FINAL_MODEL, run.tokenizer)
     state.phase, state.step = "done", 0
     run.save()
+
+
+def _raise_alarm(run: Run, entropy: float) -> None:
+    """Tells the user that exploration is over, or ends the run with a checkpoint of this step, as the recipe says.
+
+    Raises:
+        UserError: rl.entropy.alarm_action=stop.
+    """
+    config = run.recipe.rl.entropy
+    message = (
+        f"the policy's entropy fell to {entropy:.4g} nats a token at step {run.state.step}, below rl.entropy.alarm_share="
+        f"{config.alarm_share:g} of its mean over the first {BASELINE_STEPS} steps"
+    )
+    if config.alarm_action == "stop":
+        run.save()
+        raise UserError(f"{message}; raise rl.objective.clip_high or rl.entropy.coefficient, or stop here.")
+    if not run.warned_of_entropy:
+        run.warned_of_entropy = True
+        run.journal.note(f"warning: {message}")
 
 
 def _evaluate_once(run: Run, occasion: str) -> None:

@@ -53,16 +53,16 @@ class TrainBatch:
 
     def with_rollout(
         self,
-        advantages_B: Tensor,
+        advantages: Tensor,
         *,
         old_log_probs_BT: Tensor,
         rollout_log_probs_BT: Tensor | None = None,
         reference_log_probs_BT: Tensor | None = None,
     ) -> "TrainBatch":
-        """The batch with what an objective needs: one advantage a response, given to each of its tokens."""
+        """The batch with what an objective needs; advantages [B, T], or [B] for the same on all tokens of a response."""
         return replace(
             self,
-            advantages_BT=advantages_B.to(self.mask_BT.device)[:, None].expand(self.mask_BT.shape),
+            advantages_BT=advantages.to(self.mask_BT.device).reshape(len(self), -1).expand(self.mask_BT.shape),
             old_log_probs_BT=old_log_probs_BT,
             rollout_log_probs_BT=rollout_log_probs_BT,
             reference_log_probs_BT=reference_log_probs_BT,

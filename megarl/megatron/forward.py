@@ -15,7 +15,9 @@ from torch import Tensor
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.log_probs import VocabularyShard, token_log_probs
 from megarl.objectives.batch import Objective, TokenBatch
-from megarl.objectives.normalisation import token_weights, weighted_sum
+from megarl.objectives.normalisation import Normalisation, weighted_sum
+
+DEFAULT = Normalisation()
 
 LossFunc = Callable[[Tensor], tuple[Tensor, Tensor, Mapping[str, Tensor]]]
 ForwardStep = Callable[[Iterator[TrainBatch], torch.nn.Module], tuple[Tensor, LossFunc]]
@@ -26,7 +28,7 @@ def policy_forward_step(
     *,
     vocab_size: int,
     temperature: float = 1.0,
-    normalisation: str = "token_mean",
+    normalisation: Normalisation = DEFAULT,
 ) -> ForwardStep:
     """Makes a Megatron-LM forward step from an objective.
 
@@ -61,7 +63,7 @@ def policy_forward_step(
         def loss_func(logits_BTV: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
             log_probs_BT, entropy_BT = _score(logits_BTV, batch, vocab_size, temperature)
             output = objective(_token_batch(batch, log_probs_BT, entropy_BT))
-            weights_BT = token_weights(batch.mask_BT, normalisation, total_tokens, total_responses)
+            weights_BT = normalisation.weights(batch.mask_BT, total_tokens, total_responses)
             loss = weighted_sum(output.loss_BT, weights_BT)
             tokens = batch.mask_BT.sum()
             # stacking copies: the schedule works on the loss in place

@@ -13,12 +13,13 @@ from megarl.config.schema import Recipe
 from megarl.config.training import OptimizerConfig
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.collect import all_rows, reduce_metrics
-from megarl.megatron.forward import policy_forward_step, scoring_forward_step
+from megarl.megatron.forward import DEFAULT, policy_forward_step, scoring_forward_step
 from megarl.megatron.model import build_model
 from megarl.megatron.optimizer import build_optimizer, wrap_for_training
 from megarl.megatron.weights import ReadTensor, export_weights, load_weights
 from megarl.megatron.world import Layout
 from megarl.objectives.batch import Objective
+from megarl.objectives.normalisation import Normalisation
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Policy(FrozenModel):
         *,
         micro_batch_size: int,
         temperature: float = 1.0,
-        normalisation: str = "token_mean",
+        normalisation: Normalisation = DEFAULT,
     ) -> Update:
         """One optimizer step on the batch. Collective.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -60,8 +60,9 @@ class ObjectiveOutput:
 class Objective(Protocol):
     """A policy loss: tensors in, per-token terms out. It knows nothing of ranks, Megatron or files."""
 
-    needs: ClassVar[frozenset[str]]
-    """Names of the optional tensors of `TokenBatch` that it reads."""
+    @property
+    def needs(self) -> frozenset[str]:
+        """Names of the optional tensors of `TokenBatch` that it reads."""
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """The loss terms of `batch`."""

@@ -3,36 +3,58 @@
 The global loss is sum(weight * token_loss) / N, with N the trained tokens of the whole update batch, over all
 ranks and micro-batches. Megatron-core divides by N itself (`calculate_per_token_loss`), so what is formed here are
 the weights. They depend on global counts alone: any split of the batch gives the same gradient.
+
+    token_mean               every token of the batch alike
+    seq_mean_token_mean      every response alike, and within it every token
+    seq_mean_token_sum       mean over responses of their token sums: a long response weighs more
+    seq_mean_token_sum_norm  the same, divided by a constant number of tokens (Dr. GRPO, 2503.20783)
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-MODES = ("token_mean", "seq_mean_token_mean")
+MODES = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm")
 
 
-def token_weights(mask_BT: Tensor, mode: str, total_tokens: int, total_responses: int) -> Tensor:
-    """Weight of each token's loss.
+@dataclass(frozen=True)
+class Normalisation:
+    """How token losses are weighed.
 
-    Args:
-        mask_BT: bool, the trained tokens of these responses; a response must not be split over calls.
-        mode: 'token_mean' (every token of the batch counts alike) or 'seq_mean_token_mean' (every response counts
-            alike, and within it every token).
-        total_tokens: trained tokens of the update batch, over all ranks.
-        total_responses: responses of the update batch with at least one trained token, over all ranks.
-
-    Returns:
-        fp32 weights [B, T], 0 outside the mask; they sum to total_tokens over the update batch.
-
-    Raises:
-        ValueError: an unknown mode.
+    Attributes:
+        mode: one of MODES.
+        constant: tokens that 'seq_mean_token_sum_norm' divides a response by.
     """
-    if mode == "token_mean":
-        return mask_BT.float()
-    if mode == "seq_mean_token_mean":
-        tokens_B1 = mask_BT.sum(dim=1, keepdim=True).clamp(min=1)
-        return mask_BT.float() * (total_tokens / max(total_responses, 1) / tokens_B1)
-    raise ValueError(f"normalisation mode {mode!r} is none of {', '.join(MODES)}")
+
+    mode: str = "token_mean"
+    constant: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"normalisation mode {self.mode!r} is none of {', '.join(MODES)}")
+        if (self.constant is None) == (self.mode == "seq_mean_token_sum_norm"):
+            raise ValueError(f"normalisation mode {self.mode!r} with constant {self.constant}")
+
+    def weights(self, mask_BT: Tensor, total_tokens: int, total_responses: int) -> Tensor:
+        """Weight of each token's loss.
+
+        Args:
+            mask_BT: bool, the trained tokens of these responses; a response must not be split over calls.
+            total_tokens: trained tokens of the update batch, over all ranks.
+            total_responses: responses of the update batch with at least one trained token, over all ranks.
+
+        Returns:
+            fp32 weights [B, T], 0 outside the mask.
+        """
+        if self.mode == "token_mean":
+            return mask_BT.float()
+        a_response = total_tokens / max(total_responses, 1)
+        if self.mode == "seq_mean_token_sum":
+            return mask_BT.float() * a_response
+        if self.constant is not None:
+            return mask_BT.float() * (a_response / self.constant)
+        return mask_BT.float() * (a_response / mask_BT.sum(dim=1, keepdim=True).clamp(min=1))
 
 
 def weighted_sum(loss_BT: Tensor, weights_BT: Tensor) -> Tensor:

@@ -3,30 +3,46 @@
 from collections.abc import Callable, Mapping
 
 from megarl.config.dotted import import_dotted, mismatch
-from megarl.config.names import is_dotted_path
+from megarl.config.names import OBJECTIVE_KEYS, is_dotted_path
+from megarl.config.objective import ObjectiveConfig
 from megarl.config.refusal import refusal
-from megarl.config.training import ObjectiveConfig
 from megarl.objectives.batch import Objective
+from megarl.objectives.cispo import CISPO
+from megarl.objectives.dapo import DAPO
+from megarl.objectives.decoupled_ppo import DecoupledPPO
+from megarl.objectives.dppo_tv import DPPOTV
+from megarl.objectives.dr_grpo import DrGRPO
 from megarl.objectives.grpo import GRPO
+from megarl.objectives.gspo import GSPO
+from megarl.objectives.k2_5 import K25
+from megarl.objectives.ppo import PPO
+from megarl.objectives.reinforce import Reinforce
 
-
-def _grpo(config: ObjectiveConfig) -> Objective:
-    return GRPO(config.clip_low, config.clip_high, config.kl_coefficient)
-
-
-OBJECTIVES: Mapping[str, Callable[[ObjectiveConfig], Objective]] = {"grpo": _grpo}
+OBJECTIVES: Mapping[str, Callable[..., Objective]] = {
+    "ppo": PPO,
+    "grpo": GRPO,
+    "dapo": DAPO,
+    "dr_grpo": DrGRPO,
+    "gspo": GSPO,
+    "cispo": CISPO,
+    "k2_5": K25,
+    "dppo_tv": DPPOTV,
+    "decoupled_ppo": DecoupledPPO,
+    "reinforce": Reinforce,
+}
 
 
 def build_objective(config: ObjectiveConfig) -> Objective:
-    """The objective that the recipe asks for.
+    """The objective that the recipe asks for, without KL, entropy and correction.
 
     A name with a dot is the path of a callable that takes `objective.options` as keywords and returns an objective.
 
     Raises:
-        RecipeError: the name is not registered, or the dotted path cannot be imported.
+        RecipeError: the name is not registered, or the dotted path does not give an objective.
     """
     if config.name in OBJECTIVES:
-        return OBJECTIVES[config.name](config)
+        given = {name: getattr(config, name) for name in OBJECTIVE_KEYS[config.name]}
+        return OBJECTIVES[config.name](**{name: value for name, value in given.items() if value is not None})
     if not is_dotted_path(config.name):
         reason = "is neither a registered objective nor a dotted path like module.factory"
         raise refusal("rl.objective.name", config.name, reason, f"use one of {', '.join(OBJECTIVES)}")
@@ -35,7 +51,7 @@ def build_objective(config: ObjectiveConfig) -> Objective:
         reason = f"does not fit {config.name} ({complaint})"
         raise refusal("rl.objective.options", config.options, reason, "give the keywords that it takes")
     objective: Objective = factory(**config.options)
-    if not callable(objective) or not hasattr(objective, "needs_reference"):
-        reason = "returns no objective: it must be callable and have needs_reference"
+    if not callable(objective) or not isinstance(getattr(objective, "needs", None), frozenset):
+        reason = "returns no objective: it must be callable and have a frozenset `needs`"
         raise refusal("rl.objective.name", config.name, reason, "see megarl.objectives.Objective")
     return objective

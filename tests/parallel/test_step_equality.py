@@ -14,7 +14,7 @@ RELATIVE = 1e-4
 COMMON = [
     "sft.steps=0",
     "model.init_from=tests/data/base",
-    "rl.objective.kl_coefficient=0.01",
+    "rl.kl.coefficient=0.01",
     "rl.micro_batch_size=32",
 ]
 LAYOUTS = {

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from megarl.drift.corrections.rejection import Rule
-from megarl.drift.corrections.weights import IcePop, TIS
+from megarl.drift.corrections.weights import TIS, IcePop
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ class Rewarded:
         valid_B: bool, False for responses that were rejected: they enter no sibling's baseline and no statistic.
         token_penalties_BT: what each token costs, such as beta * k1 of it; None for none.
         baselines_B: reward of the greedy response to the same prompt, for ReMax.
+        gamma: discount a token, for REINFORCE++'s returns.
     """
 
     rewards_B: Tensor
@@ -26,6 +27,7 @@ class Rewarded:
     valid_B: Tensor
     token_penalties_BT: Tensor | None = None
     baselines_B: Tensor | None = None
+    gamma: float = 1.0
 
     def __post_init__(self) -> None:
         if not len(self.prompt_ids) == len(self.rewards_B) == len(self.mask_BT) == len(self.valid_B):

@@ -15,19 +15,19 @@ from megarl.objectives.advantages.inputs import Rewarded
 STD_EPSILON = 1e-8
 
 
-def reinforce_pp(batch: Rewarded, gamma: float = 1.0) -> Tensor:
+def reinforce_pp(batch: Rewarded) -> Tensor:
     """Whitened returns."""
-    return _whitened_returns(batch, batch.rewards_B.double(), gamma)
+    return _whitened_returns(batch, batch.rewards_B.double())
 
 
-def reinforce_pp_baseline(batch: Rewarded, gamma: float = 1.0) -> Tensor:
+def reinforce_pp_baseline(batch: Rewarded) -> Tensor:
     """Whitened returns of rewards less their group's mean; a group of one has no mean to compare with, and gets 0."""
     rewards_B = torch.zeros_like(batch.rewards_B, dtype=torch.float64)
     for rows in batch.groups():
         if len(rows) > 1:
             group = batch.rewards_B[rows].double()
             rewards_B[rows] = group - group.mean()
-    return _whitened_returns(batch, rewards_B, gamma)
+    return _whitened_returns(batch, rewards_B)
 
 
 def discounted_returns(token_rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Tensor:
@@ -55,8 +55,8 @@ def whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.where(mask_BT, (values_BT - values_N.mean()) / (values_N.std() + STD_EPSILON), 0.0)
 
 
-def _whitened_returns(batch: Rewarded, rewards_B: Tensor, gamma: float) -> Tensor:
+def _whitened_returns(batch: Rewarded, rewards_B: Tensor) -> Tensor:
     trained_BT = batch.mask_BT & batch.valid_B[:, None]
     token_rewards_BT = at_last_token(rewards_B, batch.mask_BT) - batch.masked_penalties()
-    returns_BT = discounted_returns(token_rewards_BT, batch.mask_BT, gamma)
+    returns_BT = discounted_returns(token_rewards_BT, batch.mask_BT, batch.gamma)
     return whiten(returns_BT, trained_BT).float()

@@ -1,0 +1,128 @@
+"""Cross-field checks of the policy loss: what an objective, a KL term and a correction can be combined to."""
+
+from megarl.config.names import KNOWN_OBJECTIVES, OBJECTIVE_KEYS
+from megarl.config.refusal import refusal
+from megarl.config.schema import Recipe
+
+_ALL_KEYS = tuple(dict.fromkeys(name for names in OBJECTIVE_KEYS.values() for name in names))
+_COMPARES_GROUPS = ("grpo", "dr_grpo", "rloo", "max_rl", "reinforce_pp_baseline")
+_BANDS = ("reject_token", "reject_sequence", "reject_geometric")
+_RULES = (*_BANDS, "reject_k3", "veto")
+
+
+def objective_reads_its_keys(recipe: Recipe) -> None:
+    """A key that the objective would ignore is a mistake."""
+    objective = recipe.rl.objective
+    read = OBJECTIVE_KEYS.get(objective.name, ())
+    for name in _ALL_KEYS:
+        value = getattr(objective, name)
+        if value is not None and name not in read:
+            reason = f"is not read by rl.objective.name={objective.name}"
+            fix = f"it reads {', '.join(read)}" if read else "it has no such keys; set it to null"
+            raise refusal(f"rl.objective.{name}", value, reason, fix)
+
+
+def constant_is_read(recipe: Recipe) -> None:
+    """The constant belongs to one mode."""
+    objective = recipe.rl.objective
+    if objective.normalisation_constant is not None and objective.normalisation != "seq_mean_token_sum_norm":
+        reason = f"is not read with rl.objective.normalisation={objective.normalisation}"
+        raise refusal("rl.objective.normalisation_constant", objective.normalisation_constant, reason, "set it to null")
+
+
+def group_has_a_spread(recipe: Recipe) -> None:
+    """Estimators that compare the responses of one prompt need two of them."""
+    rl = recipe.rl
+    if rl.steps > 0 and rl.advantage in _COMPARES_GROUPS and rl.samples_per_prompt < 2:
+        reason = f"gives every response an advantage of 0 with rl.advantage={rl.advantage}"
+        raise refusal("rl.samples_per_prompt", rl.samples_per_prompt, reason, "give at least 2")
+    if rl.dynamic_sampling.enabled and rl.samples_per_prompt < 2:
+        reason = "makes every group uniform, which rl.dynamic_sampling replaces for ever"
+        raise refusal("rl.samples_per_prompt", rl.samples_per_prompt, reason, "give at least 2")
+
+
+def reinforce_updates_once(recipe: Recipe) -> None:
+    """Without a ratio nothing notices that the policy has moved since it sampled."""
+    if recipe.rl.objective.name == "reinforce" and recipe.rl.updates_per_step > 1:
+        reason = "trains several times on one batch, and rl.objective.name=reinforce has no importance ratio for that"
+        raise refusal("rl.updates_per_step", recipe.rl.updates_per_step, reason, "give 1 or take ppo")
+
+
+def kl_belongs_where_it_is(recipe: Recipe) -> None:
+    """k1 in a loss is noise: its gradient is grad log policy, whose expectation under the policy is zero."""
+    kl = recipe.rl.kl
+    if kl.coefficient > 0 and kl.placement == "loss" and kl.estimator == "k1" and not kl.allow_k1_in_loss:
+        reason = "with rl.kl.placement=loss has a gradient whose expectation is zero: it only adds noise"
+        raise refusal("rl.kl.estimator", "k1", reason, "take k2 or k3, or set rl.kl.allow_k1_in_loss=true")
+    if kl.placement == "reward":
+        for name, value, unset in (("importance_weighted", kl.importance_weighted, False), ("cap", kl.cap, None)):
+            if value != unset:
+                raise refusal(f"rl.kl.{name}", value, "is read with rl.kl.placement=loss only", "drop it")
+    if kl.target is not None and kl.coefficient == 0:
+        raise refusal("rl.kl.target", kl.target, "cannot steer rl.kl.coefficient=0", "start from a coefficient above 0")
+
+
+def correction_is_whole(recipe: Recipe) -> None:
+    """A correction that is off has no settings; one that is on has something to do, on bands that are bands."""
+    correction = recipe.rl.correction
+    rules = [name for name in _RULES if getattr(correction, name) is not None]
+    asked = rules + (["opsm"] if correction.opsm is not None else [])
+    if correction.weighting != "none":
+        asked.append("weighting")
+    if correction.mode == "off" and asked:
+        name = asked[0]
+        reason = "does nothing with rl.correction.mode=off"
+        raise refusal(f"rl.correction.{name}", getattr(correction, name), reason, "set mode=decoupled or mode=bypass")
+    if correction.mode != "off" and not asked:
+        reason = "asks for a correction and names none"
+        raise refusal("rl.correction.mode", correction.mode, reason, "set weighting, a rejection, veto or opsm")
+    for name in _BANDS:
+        band = getattr(correction, name)
+        if band is not None and not (len(band) == 2 and 0 <= band[0] < 1 < band[1]):
+            raise refusal(f"rl.correction.{name}", band, "is no band around a ratio of 1", "write it like [0.9, 1.1]")
+    if correction.weighting == "icepop" and not correction.low < 1 < correction.high:
+        raise refusal("rl.correction.low", correction.low, "and high are no band around 1", "give low < 1 < high")
+
+
+def correction_fits_objective(recipe: Recipe) -> None:
+    """No token is corrected twice, and denominators are known before the update."""
+    correction, name = recipe.rl.correction, recipe.rl.objective.name
+    if correction.weighting != "none" and name in ("decoupled_ppo", "dppo_tv"):
+        reason = f"corrects a second time what rl.objective.name={name} corrects by its own ratio to the engine"
+        raise refusal("rl.correction.weighting", correction.weighting, reason, "set weighting=none")
+    if correction.mode == "bypass" and name == "decoupled_ppo":
+        reason = "has no old policy, which rl.objective.name=decoupled_ppo is about"
+        raise refusal("rl.correction.mode", "bypass", reason, "set mode=decoupled")
+    if correction.mode == "bypass" and correction.normalise == "kept":
+        reason = "needs to know what is kept before the update, which rl.correction.mode=bypass decides during it"
+        raise refusal("rl.correction.normalise", "kept", reason, "set normalise=all or mode=decoupled")
+
+
+def overlong_fits(recipe: Recipe) -> None:
+    """The penalty's buffer is a part of the longest response."""
+    buffer, longest = recipe.rl.overlong.buffer_tokens, recipe.rollout.max_new_tokens
+    if buffer >= longest:
+        reason = f"is not shorter than rollout.max_new_tokens={longest}"
+        raise refusal("rl.overlong.buffer_tokens", buffer, reason, f"give at most {longest - 1}")
+
+
+def registered_objective_has_no_options(recipe: Recipe) -> None:
+    """Registered objectives have their own keys and would ignore free options."""
+    objective = recipe.rl.objective
+    if objective.options and objective.name in KNOWN_OBJECTIVES:
+        reason = f"is not read by the registered rl.objective.name={objective.name}"
+        fix = "give an objective's dotted path or set rl.objective.options=null"
+        raise refusal("rl.objective.options", objective.options, reason, fix)
+
+
+OBJECTIVE_CHECKS = (
+    objective_reads_its_keys,
+    constant_is_read,
+    registered_objective_has_no_options,
+    group_has_a_spread,
+    reinforce_updates_once,
+    kl_belongs_where_it_is,
+    correction_is_whole,
+    correction_fits_objective,
+    overlong_fits,
+)

@@ -1,0 +1,63 @@
+"""The whole policy loss of a recipe: objective, correction, KL term, entropy bonus, from the inside out."""
+
+from megarl.config.objective import CorrectionConfig
+from megarl.config.schema import Recipe
+from megarl.drift.corrections import (
+    OPSM,
+    TIS,
+    CorrectedObjective,
+    Correction,
+    IcePop,
+    RejectGeometric,
+    RejectK3,
+    RejectSequences,
+    RejectTokens,
+    Rule,
+    Veto,
+)
+from megarl.objectives import EntropyBonus, KLPenalty, Normalisation, Objective, build_objective
+
+
+def build_policy_loss(recipe: Recipe, kl_coefficient: float) -> Objective:
+    """What an update minimises, per token.
+
+    Args:
+        recipe: the recipe.
+        kl_coefficient: the coefficient as it stands; the recipe's own at the start.
+
+    Raises:
+        RecipeError: the objective is not registered, or its dotted path gives none.
+    """
+    rl = recipe.rl
+    loss = build_objective(rl.objective)
+    if rl.correction.mode != "off":
+        opsm = None if rl.correction.opsm is None else OPSM(rl.correction.opsm)
+        loss = CorrectedObjective(loss, build_correction(rl.correction), rl.correction.mode == "bypass", opsm)
+    in_loss = kl_coefficient if rl.kl.placement == "loss" else 0.0
+    loss = KLPenalty(loss, in_loss, rl.kl.estimator, rl.kl.importance_weighted, rl.kl.cap)
+    return EntropyBonus(loss, rl.entropy.coefficient)
+
+
+def build_correction(config: CorrectionConfig) -> Correction:
+    """The rejections and weights that the recipe asks for."""
+    rules: list[Rule] = []
+    if config.reject_token is not None:
+        rules.append(RejectTokens(*config.reject_token))
+    if config.reject_sequence is not None:
+        rules.append(RejectSequences(*config.reject_sequence))
+    if config.reject_geometric is not None:
+        rules.append(RejectGeometric(*config.reject_geometric))
+    if config.reject_k3 is not None:
+        rules.append(RejectK3(config.reject_k3))
+    if config.veto is not None:
+        rules.append(Veto(config.veto))
+    weighting = {"none": None, "tis": TIS(config.cap), "icepop": IcePop(config.low, config.high)}[config.weighting]
+    return Correction(rules, weighting)
+
+
+def build_normalisation(recipe: Recipe) -> Normalisation:
+    """How token losses become one number."""
+    objective = recipe.rl.objective
+    if objective.normalisation != "seq_mean_token_sum_norm":
+        return Normalisation(objective.normalisation)
+    return Normalisation(objective.normalisation, objective.normalisation_constant or recipe.rollout.max_new_tokens)
