@@ -75,8 +75,8 @@ class CorrectionConfig:
 
     mode: str = key(
         "off",
-        "'decoupled' compares the trainer's policy before the update with the engine; 'bypass' compares the policy that is "
-        "trained, and takes the engine's log-probs for the old ones.",
+        "'decoupled' compares the trainer's policy before the update with the engine; 'bypass' compares the policy "
+        "that is trained, and takes the engine's log-probs for the old ones.",
         choices=("off", "decoupled", "bypass"),
     )
     weighting: str = key("none", "Importance weights on the tokens.", choices=("none", "tis", "icepop"))

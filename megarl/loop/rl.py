@@ -71,13 +71,12 @@ def _scored(run: Run, rollouts: Rollouts) -> TrainBatch:
         [completion.token_ids for completion in rollouts.completions],
         current().device,
     )
+    reference = None if run.reference is None else run.reference.log_probs(batch, config.micro_batch_size)
     return replace(
         batch,
         old_log_probs_BT=run.policy.log_probs(batch, config.micro_batch_size),
         rollout_log_probs_BT=on_targets(batch, [completion.log_probs for completion in rollouts.completions]),
-        reference_log_probs_BT=None
-        if run.reference is None
-        else run.reference.log_probs(batch, config.micro_batch_size),
+        reference_log_probs_BT=reference,
     )
 
 
@@ -153,13 +152,17 @@ def _rollout_metrics(rollouts: Rollouts) -> dict[str, float]:
 
 
 def _update_metrics(updates: Sequence[Update]) -> dict[str, float]:
-    """Means over the step's updates; the learning rate is the last one's."""
-    count = len(updates)
+    """Means over the step's updates that had a token to train on; the learning rate is the last one's."""
+    trained = [update for update in updates if update.tokens > 0]
+    means = {
+        "policy/loss": [update.loss for update in trained],
+        "policy/grad_norm": [update.grad_norm for update in trained],
+        **{name: [update.metrics[name] for update in trained] for name in (trained[0].metrics if trained else ())},
+    }
     return {
-        "policy/loss": sum(update.loss for update in updates) / count,
-        "policy/grad_norm": sum(update.grad_norm for update in updates) / count,
+        **{name: sum(values) / len(values) for name, values in means.items() if values},
+        "policy/empty_updates": float(len(updates) - len(trained)),
         "lr": updates[-1].lr,
-        **{name: sum(update.metrics[name] for update in updates) / count for name in updates[0].metrics},
     }
 
 

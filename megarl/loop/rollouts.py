@@ -39,7 +39,7 @@ class Rollouts:
     uniform_groups: int = 0
 
     @property
-    def rewards_B(self) -> Tensor:
+    def rewards_B(self) -> Tensor:  # noqa: N802 - a tensor, named by its shape
         """Rewards, fp32."""
         return torch.tensor(self.rewards)
 

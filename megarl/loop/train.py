@@ -110,8 +110,9 @@ def _reinforce(run: Run) -> None:
                 f"for {idle} steps every response to a prompt got the same reward, so there was nothing to learn from: "
                 "start from a better policy (sft.steps, model.init_from) or take easier, or harder, problems"
             )
-        if entropy_has_collapsed(run, metrics["policy/entropy"]):
-            _raise_alarm(run, metrics["policy/entropy"])
+        entropy = metrics.get("policy/entropy")
+        if entropy is not None and entropy_has_collapsed(run, entropy):
+            _raise_alarm(run, entropy)
         every = run.recipe.checkpoint.every
         if every and state.step % every == 0 and state.step < config.steps:
             run.save()
@@ -129,8 +130,8 @@ def _raise_alarm(run: Run, entropy: float) -> None:
     """
     config = run.recipe.rl.entropy
     message = (
-        f"the policy's entropy fell to {entropy:.4g} nats a token at step {run.state.step}, below rl.entropy.alarm_share="
-        f"{config.alarm_share:g} of its mean over the first {BASELINE_STEPS} steps"
+        f"the policy's entropy fell to {entropy:.4g} nats a token at step {run.state.step}, below "
+        f"rl.entropy.alarm_share={config.alarm_share:g} of its mean over the first {BASELINE_STEPS} steps"
     )
     if config.alarm_action == "stop":
         run.save()

@@ -59,7 +59,7 @@ class TrainBatch:
         rollout_log_probs_BT: Tensor | None = None,
         reference_log_probs_BT: Tensor | None = None,
     ) -> "TrainBatch":
-        """The batch with what an objective needs; advantages [B, T], or [B] for the same on all tokens of a response."""
+        """The batch with what an objective needs; advantages are [B, T], or [B] for the same on all of a response."""
         return replace(
             self,
             advantages_BT=advantages.to(self.mask_BT.device).reshape(len(self), -1).expand(self.mask_BT.shape),

@@ -30,9 +30,11 @@ class Update:
         loss: normalised loss over the whole update batch.
         grad_norm: global gradient norm before clipping.
         lr: learning rate of the step.
+        tokens: tokens that were trained on; where there are none, the weights and the optimizer are as they were.
         metrics: the objective's metrics, as means over their counts.
     """
 
+    tokens: int
     loss: float
     grad_norm: float
     lr: float
@@ -136,6 +138,12 @@ class Policy(FrozenModel):
             FloatingPointError: Megatron-core's optimizer refused the step.
         """
         batch = batch.with_totals()
+        # before the optimizer's step, so that the first one is not spent at a rate of 0
+        self.scheduler.step(increment=1)
+        lr = self.optimizer.param_groups[0]["lr"]
+        if batch.total_tokens == 0:
+            # Adam would move the weights by its momentum alone
+            return Update(0, 0.0, 0.0, lr, {})
         forward_step = policy_forward_step(
             objective,
             vocab_size=self.vocab_size,
@@ -145,15 +153,13 @@ class Policy(FrozenModel):
         self.wrapped.zero_grad_buffer()
         self.optimizer.zero_grad()
         logs = self._run(forward_step, batch[self.layout.rows(len(batch))], micro_batch_size, forward_only=False)
-        # before the optimizer's step, so that the first one is not spent at a rate of 0
-        self.scheduler.step(increment=1)
-        lr = self.optimizer.param_groups[0]["lr"]
         succeeded, grad_norm, _ = self.optimizer.step()
         if not succeeded:
             raise FloatingPointError("the optimizer refused the step: a gradient is not finite")
         sums = reduce_metrics(logs, self.layout)
         loss, tokens = sums.pop("loss")
         return Update(
+            tokens=int(tokens),
             loss=loss / max(tokens, 1.0),
             grad_norm=float(grad_norm),
             lr=lr,

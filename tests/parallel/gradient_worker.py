@@ -1,0 +1,72 @@
+"""The gradient of one fixed batch under a layout, for test_gradient_invariance."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megarl.drift.corrections import TIS, CorrectedObjective, Correction, RejectTokens
+from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
+from megarl.megatron.forward import policy_forward_step
+from megarl.megatron.policy import Policy
+from megarl.megatron.weights import random_weights
+from megarl.megatron.world import join_world
+from megarl.objectives import OBJECTIVES, EntropyBonus, KLPenalty, Normalisation
+from megarl.objectives.normalisation import MODES
+from tests.unit.megatron.tiny import VOCAB, tiny_recipe
+
+# isort: split
+from megatron.core import parallel_state
+
+ROWS, CONSTANT = 8, 12
+OBJECTIVE_MODES = [(name, "token_mean") for name in OBJECTIVES] + [("ppo", mode) for mode in MODES]
+
+
+def fixed_batch() -> TrainBatch:
+    """Rows of very unequal lengths, one of them without a trained token; log-probs that make every clip act."""
+    generator = torch.Generator().manual_seed(5)
+    lengths = [1, 9, 3, 14, 2, 7, 11, 5]
+    responses = [torch.randint(0, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+    prompts = [torch.randint(0, VOCAB, (2 + row % 3,), generator=generator).tolist() for row in range(ROWS)]
+    batch = pad_batch(prompts, responses, torch.device("cpu"))
+    values = [(-2.5 + torch.randn(4, length, generator=generator)).tolist() for length in lengths]
+    old, rollout, reference, _ = (on_targets(batch, [row[kind] for row in values]) for kind in range(4))
+    advantages = torch.randn(ROWS, generator=generator)
+    batch.mask_BT[6] = False
+    return batch.with_rollout(
+        advantages, old_log_probs_BT=old, rollout_log_probs_BT=rollout, reference_log_probs_BT=reference
+    ).with_totals()
+
+
+def gradients(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, dict[str, Tensor]]:
+    """Case to the full gradient by Hugging Face name, for every layout, micro-batch size and objective asked for."""
+    results = {}
+    for layout_name, sizes in args["layouts"].items():
+        recipe = tiny_recipe(world_size=world_size, **sizes)
+        layout = join_world(recipe.parallel, seed=1)
+        policy = Policy(recipe, layout, VOCAB)
+        for size in args["micro_batch_sizes"]:
+            for name, mode in OBJECTIVE_MODES:
+                policy.load(random_weights(recipe.model, VOCAB, seed=3))
+                gradient = _gradient(policy, name, mode, size)
+                results[f"{layout_name} micro-batch {size} {name} {mode}"] = gradient
+        parallel_state.destroy_model_parallel()
+    return results
+
+
+def _gradient(policy: Policy, name: str, mode: str, size: int) -> dict[str, Tensor]:
+    loss = OBJECTIVES[name]()
+    if name not in ("dppo_tv", "decoupled_ppo"):
+        loss = CorrectedObjective(loss, Correction([RejectTokens(0.1, 10.0)], TIS(2.0)))
+    loss = EntropyBonus(KLPenalty(loss, 0.05), 0.01)
+    normalisation = Normalisation(mode, CONSTANT if mode == "seq_mean_token_sum_norm" else None)
+    batch = fixed_batch()
+    step = policy_forward_step(loss, vocab_size=VOCAB, temperature=0.8, normalisation=normalisation)
+    policy.wrapped.zero_grad_buffer()
+    policy._run(step, batch[policy.layout.rows(len(batch))], size, forward_only=False)
+    # the gradients take the weights' place, and are gathered as those are
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.copy_(parameter.main_grad)
+    return {hf_name: tensor.clone() for hf_name, tensor in policy.export()}
