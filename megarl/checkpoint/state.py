@@ -36,11 +36,6 @@ class RunState:
         return asdict(self)
 
     @property
-    def has_stepped(self) -> bool:
-        """Whether the phase's optimizer holds moments; a finished run has no further use for them."""
-        return self.phase != "done" and self.step > 0
-
-    @property
     def folder_name(self) -> str:
         """Name of the checkpoint of this state; names sort in the order of training."""
         return f"{PHASES.index(self.phase)}-{self.phase}-{self.step:08d}"

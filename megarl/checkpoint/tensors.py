@@ -12,63 +12,76 @@ import torch
 from megatron.core import dist_checkpointing, tensor_parallel
 from safetensors.torch import load_file, save_file
 
-from megarl.megatron.policy import Policy
+from megarl.megatron.schedule import Trainee
 from megarl.platform.checkpoint_writer import fast_sync_save
 
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
 
-def save_tensors(policy: Policy, folder: Path, *, with_optimizer: bool) -> None:
+def save_tensors(
+    trainee: Trainee, folder: Path, *, with_optimizer: bool, name: str = "policy", with_rng: bool = True
+) -> None:
     """Writes this rank's share into `folder`, which every rank sees. Collective.
 
     Args:
-        policy: the model, its optimizer and its schedule.
-        folder: a folder that exists and is empty.
+        trainee: the model, its optimizer and its schedule.
+        folder: a folder that exists.
         with_optimizer: False where the optimizer never stepped, and so has no moments to write: making them exist would
             change the optimizer that goes on.
+        name: of the trainee, which gets a folder of its own.
+        with_rng: whether this rank's random state is saved too: once a checkpoint.
     """
     # 0.19 takes NVIDIA's resiliency extension by default, which is no dependency of ours
     options = {"async_strategy": "mcore"} if _takes(dist_checkpointing.save, "async_strategy") else {}
-    tensors = folder / "tensors"
-    if policy.layout.is_main:
+    tensors = folder / name
+    if trainee.layout.is_main:
         tensors.mkdir()
     torch.distributed.barrier()
     with fast_sync_save():
-        dist_checkpointing.save(_sharded_state(policy, with_optimizer, is_loading=False), str(tensors), **options)
-    save_file(_rng_state(), folder / f"rng-{policy.layout.rank:05d}.safetensors")
+        dist_checkpointing.save(_sharded_state(trainee, with_optimizer, is_loading=False), str(tensors), **options)
+    if with_rng:
+        save_file(_rng_state(), folder / _rng_name(trainee))
     torch.distributed.barrier()
 
 
-def load_tensors(policy: Policy, folder: Path, *, with_optimizer: bool) -> None:
-    """Restores what `save_tensors` wrote. The policy must be in the phase that was saved. Collective.
+def load_tensors(
+    trainee: Trainee, folder: Path, *, with_optimizer: bool, name: str = "policy", with_rng: bool = True
+) -> None:
+    """Restores what `save_tensors` wrote. The trainee must be in the phase that was saved. Collective.
 
     Args:
-        policy: takes the state; without the optimizer's, its own must be fresh.
+        trainee: takes the state; without the optimizer's, its own must be fresh.
         folder: what was saved.
         with_optimizer: as it was saved.
+        name: of the trainee.
+        with_rng: whether this rank's random state is restored too.
 
     Raises:
         FileNotFoundError: this rank's RNG is not there: the checkpoint was saved by a smaller world.
     """
     # the optimizer casts its state to each parameter's dtype, which torch refuses to track
     with torch.no_grad():
-        loaded = dist_checkpointing.load(
-            _sharded_state(policy, with_optimizer, is_loading=True), str(folder / "tensors")
-        )
-        policy.model.load_state_dict(loaded["model"])
+        loaded = dist_checkpointing.load(_sharded_state(trainee, with_optimizer, is_loading=True), str(folder / name))
+        trainee.model.load_state_dict(loaded["model"])
         if with_optimizer:
-            policy.optimizer.load_state_dict(loaded["optimizer"])
+            trainee.optimizer.load_state_dict(loaded["optimizer"])
+    trainee.has_stepped = with_optimizer
     # Megatron-core adds the saved steps to those that were made
-    policy.scheduler.num_steps = 0
-    policy.scheduler.load_state_dict(loaded["scheduler"])
-    _restore_rng(load_file(folder / f"rng-{policy.layout.rank:05d}.safetensors"))
+    trainee.scheduler.num_steps = 0
+    trainee.scheduler.load_state_dict(loaded["scheduler"])
+    if with_rng:
+        _restore_rng(load_file(folder / _rng_name(trainee)))
 
 
-def _sharded_state(policy: Policy, with_optimizer: bool, *, is_loading: bool) -> dict[str, Any]:
-    model = policy.model.sharded_state_dict(metadata=dict(_METADATA))
-    state = {"model": model, "scheduler": policy.scheduler.state_dict()}
+def _rng_name(trainee: Trainee) -> str:
+    return f"rng-{trainee.layout.rank:05d}.safetensors"
+
+
+def _sharded_state(trainee: Trainee, with_optimizer: bool, *, is_loading: bool) -> dict[str, Any]:
+    model = trainee.model.sharded_state_dict(metadata=dict(_METADATA))
+    state = {"model": model, "scheduler": trainee.scheduler.state_dict()}
     if with_optimizer:
-        optimizer = policy.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=dict(_METADATA))
+        optimizer = trainee.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=dict(_METADATA))
         state["optimizer"] = optimizer
     return state
 

@@ -115,7 +115,19 @@ def registered_objective_has_no_options(recipe: Recipe) -> None:
         raise refusal("rl.objective.options", objective.options, reason, fix)
 
 
+def critic_has_a_use(recipe: Recipe) -> None:
+    """The critic's warm-up leaves steps for the policy, and belongs to gae."""
+    rl = recipe.rl
+    if rl.advantage != "gae" and rl.critic.warmup_steps:
+        reason = f"trains a critic that rl.advantage={rl.advantage} does not have"
+        raise refusal("rl.critic.warmup_steps", rl.critic.warmup_steps, reason, "set it to 0 or take gae")
+    if 0 < rl.steps <= rl.critic.warmup_steps:
+        reason = f"leaves no step of rl.steps={rl.steps} to the policy"
+        raise refusal("rl.critic.warmup_steps", rl.critic.warmup_steps, reason, f"give at most {rl.steps - 1}")
+
+
 OBJECTIVE_CHECKS = (
+    critic_has_a_use,
     objective_reads_its_keys,
     constant_is_read,
     registered_objective_has_no_options,

@@ -18,7 +18,7 @@ OBJECTIVE_KEYS = {
 }
 """Registered objectives and the keys of rl.objective that each reads."""
 KNOWN_OBJECTIVES = tuple(OBJECTIVE_KEYS)
-KNOWN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "max_rl")
+KNOWN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "max_rl", "gae")
 KNOWN_REWARDS = ("boxed_answer", "exact", "reasoning_gym")
 
 

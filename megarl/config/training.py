@@ -39,6 +39,16 @@ class SFTConfig:
 
 
 @dataclass
+class CriticConfig:
+    """The value function, for rl.advantage=gae."""
+
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    gae_lambda: float = key(1.0, "Lambda of generalised advantage estimation.", low=0, high=1)
+    clip_value: float = key(0.2, "How far a value may move from its old one before its loss is clipped.", above=0)
+    warmup_steps: int = key(0, "First RL steps in which the critic alone is trained.", low=0)
+
+
+@dataclass
 class RLConfig:
     """Reinforcement learning: rollouts, rewards, advantages, updates."""
 
@@ -48,7 +58,8 @@ class RLConfig:
     updates_per_step: int = key(1, "Optimizer steps on one batch of rollouts.", low=1)
     micro_batch_size: int = key(64, "Responses a rank runs at once.", low=1)
     advantage: str = key("grpo", "Advantage estimator (see docs/objectives.md).", choices=KNOWN_ADVANTAGES)
-    gamma: float = key(1.0, "Discount a token, of reinforce_pp's returns.", above=0, high=1)
+    gamma: float = key(1.0, "Discount a token, of the returns of reinforce_pp and gae.", above=0, high=1)
+    critic: CriticConfig = field(default_factory=CriticConfig)
     measure_reference: bool = key(
         True,
         "Score each batch under the starting policy too, for kl/reference_*; a KL term in the loss does so anyway.",

@@ -6,11 +6,12 @@ from dataclasses import replace
 import torch
 
 from megarl.drift import drift_metrics
+from megarl.loop.critic import gae_targets, update_critic
 from megarl.loop.policy_loss import build_correction, build_normalisation, build_policy_loss
 from megarl.loop.rollouts import Rollouts, collect_rollouts
 from megarl.loop.run import Run, timed
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
-from megarl.megatron.policy import Update
+from megarl.megatron.schedule import Update
 from megarl.objectives import ADVANTAGES, Rewarded
 from megarl.objectives.kl import ESTIMATORS
 from megarl.objectives.masked import masked_log_ratio
@@ -34,6 +35,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         drift = _drift(batch)
         batch = _with_advantages(run, batch, rollouts)
         with timed(seconds, "update"):
+            critic_metrics = update_critic(run, batch)
             updates = _update(run, batch)
         state.problems_drawn += rollouts.problems_drawn
         state.weight_version += 1
@@ -42,6 +44,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
     metrics = {
         **_rollout_metrics(rollouts),
         **_update_metrics(updates),
+        **critic_metrics,
         "kl/coefficient": state.kl_coefficient,
         **{f"drift/{name}": value for name, value in drift.items()},
         **{f"seconds/{name}": value for name, value in seconds.items()},
@@ -111,6 +114,11 @@ def _with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> TrainBa
         baselines_B=torch.tensor(rollouts.baselines, device=keep_BT.device) if rollouts.baselines else None,
         gamma=config.gamma,
     )
+    if run.critic is not None:
+        advantages_BT, old_values_BT, returns_BT = gae_targets(run, run.critic, rollouts, rewarded)
+        return replace(
+            batch, mask_BT=keep_BT, advantages_BT=advantages_BT, old_values_BT=old_values_BT, returns_BT=returns_BT
+        )
     return replace(batch, mask_BT=keep_BT, advantages_BT=ADVANTAGES[config.advantage](rewarded))
 
 
@@ -127,6 +135,8 @@ def _penalties(run: Run, batch: TrainBatch) -> torch.Tensor | None:
 def _update(run: Run, batch: TrainBatch) -> list[Update]:
     config = run.recipe.rl
     loss = build_policy_loss(run.recipe, run.state.kl_coefficient)
+    if run.state.step < config.critic.warmup_steps:
+        return []
     return [
         run.policy.update(
             part,
@@ -162,7 +172,7 @@ def _update_metrics(updates: Sequence[Update]) -> dict[str, float]:
     return {
         **{name: sum(values) / len(values) for name, values in means.items() if values},
         "policy/empty_updates": float(len(updates) - len(trained)),
-        "lr": updates[-1].lr,
+        **({"lr": updates[-1].lr} if updates else {}),
     }
 
 

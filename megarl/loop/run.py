@@ -25,7 +25,9 @@ from megarl.data.tokenizer import build_tokenizer, decode, encode
 from megarl.loop.folder import CHECKPOINTS
 from megarl.loop.journal import Journal
 from megarl.loop.stop import StopFlag, Stopped
+from megarl.megatron.critic import Critic
 from megarl.megatron.policy import FrozenModel, Policy
+from megarl.megatron.schedule import Trainee
 from megarl.megatron.world import Layout
 from megarl.objectives.batch import Objective
 from megarl.objectives.registry import build_objective
@@ -54,6 +56,7 @@ class Run:
     journal: Journal
     stop: StopFlag
     reference: FrozenModel | None = None
+    critic: Critic | None = None
     state: RunState = field(default_factory=RunState)
     saved: dict[str, Any] | None = None
     warned_of_entropy: bool = False
@@ -62,6 +65,11 @@ class Run:
     def folder(self) -> Path:
         """The run's folder."""
         return Path(self.recipe.output_dir)
+
+    @property
+    def trainees(self) -> dict[str, Trainee]:
+        """The models that are trained, by the names that they have in a checkpoint."""
+        return {"policy": self.policy, **({} if self.critic is None else {"critic": self.critic})}
 
     @property
     def stop_token_id(self) -> int:
@@ -130,9 +138,14 @@ class Run:
             return
         if self.layout.is_main:
             self.store.begin()
-        save_tensors(self.policy, self.store.staging, with_optimizer=self.state.has_stepped)
+        # a finished run has no further use for moments
+        stepped = {name: trainee.has_stepped and self.state.phase != "done" for name, trainee in self.trainees.items()}
+        for name, trainee in self.trainees.items():
+            is_policy = trainee is self.policy
+            save_tensors(trainee, self.store.staging, with_optimizer=stepped[name], name=name, with_rng=is_policy)
         if self.layout.is_main:
-            self.store.commit(self.state, {"recipe_hash": recipe_hash(self.recipe), **facts()})
+            about = {"recipe_hash": recipe_hash(self.recipe), "optimizers": stepped, **facts()}
+            self.store.commit(self.state, about)
         # no rank may end, which could end the others, before the checkpoint counts
         dist.barrier()
         self.saved = state

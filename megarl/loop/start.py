@@ -10,6 +10,7 @@ from megarl.checkpoint.state import Phase, RunState
 from megarl.checkpoint.tensors import load_tensors
 from megarl.config.errors import RunFolderError
 from megarl.loop.run import Run, facts
+from megarl.megatron.critic import Critic
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.weights import ReadTensor, random_weights, saved_weights
 
@@ -33,7 +34,14 @@ def start(run: Run) -> None:
         path, manifest = found
         run.state = RunState(**manifest["state"])
         begin_phase(run)
-        load_tensors(run.policy, path, with_optimizer=run.state.has_stepped)
+        for name, trainee in run.trainees.items():
+            load_tensors(
+                trainee,
+                path,
+                with_optimizer=manifest["optimizers"][name],
+                name=name,
+                with_rng=trainee is run.policy,
+            )
         run.saved = run.state.as_dict()
         run.journal.note(f"resumed from {path}")
         _note_other_versions(run, manifest)
@@ -73,7 +81,10 @@ def begin_phase(run: Run) -> None:
         run.policy.start_phase(run.recipe.sft.optimizer, run.recipe.sft.steps)
     else:
         rl = run.recipe.rl
-        run.policy.start_phase(rl.optimizer, rl.steps * rl.updates_per_step)
+        run.policy.start_phase(rl.optimizer, (rl.steps - rl.critic.warmup_steps) * rl.updates_per_step)
+        if rl.advantage == "gae":
+            run.critic = Critic(run.recipe, run.layout, run.policy.vocab_size)
+            run.critic.start_phase(rl.critic.optimizer, rl.steps * rl.updates_per_step)
 
 
 def initial_weights(run: Run) -> ReadTensor:
@@ -85,15 +96,20 @@ def initial_weights(run: Run) -> ReadTensor:
 
 
 def begin_reference(run: Run) -> None:
-    """Builds the reference policy where the recipe wants one, from the weights that RL starts with. Collective.
+    """Builds the reference policy, and fills the critic, from the weights that RL starts with. Collective.
 
     They are written once, before the first RL step, so that a resumed run compares with the same policy.
     """
     kl = run.recipe.rl.kl
-    if not (run.recipe.rl.measure_reference or kl.coefficient > 0 or "reference_log_probs_BT" in run.objective.needs):
-        return
+    wanted = run.recipe.rl.measure_reference or kl.coefficient > 0
+    wanted = wanted or "reference_log_probs_BT" in run.objective.needs
     folder = run.folder / REFERENCE
-    if run.state.step == 0:
+    if run.state.step == 0 and (wanted or run.critic is not None):
         export_hf(run.policy, folder, run.tokenizer)
+    if run.state.step == 0 and run.critic is not None:
+        # the policy's body is the best start there is for reading its own states
+        run.critic.load(saved_weights(folder))
+    if not wanted:
+        return
     run.reference = FrozenModel(run.recipe, run.layout, run.policy.vocab_size)
     run.reference.load(saved_weights(folder))

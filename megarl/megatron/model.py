@@ -52,8 +52,16 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig) -> Transfor
     )
 
 
-def build_model(model: ModelConfig, parallel: ParallelConfig, vocab_size: int) -> GPTModel:
+def build_model(
+    model: ModelConfig, parallel: ParallelConfig, vocab_size: int, *, tie_embeddings: bool | None = None
+) -> GPTModel:
     """This rank's stage of the model, on the platform's device, with weights still to be loaded.
+
+    Args:
+        model: its shape.
+        parallel: its layout.
+        vocab_size: tokens.
+        tie_embeddings: instead of the recipe's, for a model with another output layer.
 
     Its forward takes tokens [b, s], positions [b, s] and no mask (attention is causal) and returns, on the last
     stage and without labels, the vocabulary-parallel logits [b, s, V / tensor].
@@ -68,6 +76,6 @@ def build_model(model: ModelConfig, parallel: ParallelConfig, vocab_size: int) -
         post_process=parallel_state.is_pipeline_last_stage(),
         position_embedding_type="rope",
         rotary_base=model.rope_theta,
-        share_embeddings_and_output_weights=model.tie_embeddings,
+        share_embeddings_and_output_weights=model.tie_embeddings if tie_embeddings is None else tie_embeddings,
         parallel_output=True,
     ).to(current().device)

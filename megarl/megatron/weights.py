@@ -26,10 +26,13 @@ ReadTensor = Callable[[str], Tensor]
 _LAYER = re.compile(r"(decoder\.layers\.)(\d+)")
 
 
-def load_weights(chunk: torch.nn.Module, model: ModelConfig, vocab_size: int, read: ReadTensor) -> None:
+def load_weights(
+    chunk: torch.nn.Module, model: ModelConfig, vocab_size: int, read: ReadTensor, *, without: str | None = None
+) -> None:
     """Fills this rank's parameters. No rank waits for another: each reads what its shard is cut from.
 
     Rows of the embedding and of the head from `vocab_size` on are left out: published models pad their vocabulary.
+    Parameters whose names start with `without` stay as they are.
 
     Raises:
         ValueError: a tensor has another shape than the recipe's model.
@@ -45,6 +48,8 @@ def load_weights(chunk: torch.nn.Module, model: ModelConfig, vocab_size: int, re
 
     with torch.no_grad():
         for name, parameter in _parameters(chunk):
+            if without is not None and name.startswith(without):
+                continue
             mapping = family.mapping(name, model)
             full = mapping.merge([checked(hf_name, mapping) for hf_name in mapping.hf_names])
             parameter.copy_(_shard(full, parameter, mapping))

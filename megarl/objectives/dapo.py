@@ -2,8 +2,8 @@
 
     max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)),   r = policy / old
 
-Defaults: clip 0.2 and 0.28. The rest of DAPO is not in the loss: 'token_mean' over the batch, dynamic sampling, the soft
-overlong penalty and no KL. At r = 1 the gradient is -A grad log policy.
+Defaults: clip 0.2 and 0.28. The rest of DAPO is not in the loss: 'token_mean' over the batch, dynamic sampling, the
+soft overlong penalty and no KL. At r = 1 the gradient is -A grad log policy.
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,8 @@
     (old / rollout) max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)),   r = policy / old
 
 The first factor corrects for the policy that sampled and is detached; the second keeps the update near the proximal
-policy. Defaults: clip 0.2 and 0.2. At r = 1 the gradient is -(old / rollout) A grad log policy.
+policy. Defaults: clip 0.2 and 0.2. At r = 1 the gradient is -(old / rollout) A grad log policy. A token without a
+finite engine log-prob has no loss.
 """
 
 from dataclasses import dataclass
@@ -29,9 +30,9 @@ class DecoupledPPO:
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """See the module's formula."""
-        mask_BT = batch.mask_BT
-        old_BT = batch.given("old_log_probs_BT")
-        weight_BT = masked_log_ratio(old_BT, batch.given("rollout_log_probs_BT"), mask_BT).exp().detach()
+        old_BT, rollout_BT = batch.given("old_log_probs_BT"), batch.given("rollout_log_probs_BT")
+        mask_BT = batch.mask_BT & rollout_BT.isfinite()
+        weight_BT = masked_log_ratio(old_BT, rollout_BT, mask_BT).exp().detach()
         loss_BT, clipped_BT = clipped_surrogate(
             masked_log_ratio(batch.log_probs_BT, old_BT, mask_BT),
             masked(batch.given("advantages_BT"), mask_BT),
@@ -39,7 +40,8 @@ class DecoupledPPO:
             self.clip_high,
         )
         metrics = {
-            "policy/clip_share": masked_sum(clipped_BT.float(), mask_BT),
+            "policy/clip_share": masked_sum(clipped_BT.float(), batch.mask_BT),
+            "policy/unusable_share": masked_sum((~mask_BT).float(), batch.mask_BT),
             "policy/behaviour_weight": masked_sum(weight_BT, mask_BT),
         }
         return ObjectiveOutput(masked(weight_BT * loss_BT, mask_BT), metrics)

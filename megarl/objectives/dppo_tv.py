@@ -1,12 +1,12 @@
-"""DPPO with the total-variation mask (2602.04879): a token is dropped by how much probability it moved, not by its ratio.
+"""DPPO with the total-variation mask (2602.04879): a token is dropped by the probability it moved, not by its ratio.
 
 With r = policy / rollout and dp = p_policy - p_rollout of the sampled token:
 
     keep = (A > 0 and dp <= delta) or (A <= 0 and dp >= -delta), detached
     -keep r A
 
-Default: delta 0.2. At r = 1 the gradient is -A grad log policy. A rare token may grow many times over before the mask takes
-it, a likely one only a little.
+Default: delta 0.2. At r = 1 the gradient is -A grad log policy. A rare token may grow many times over before the mask
+takes it, a likely one only a little. A token without a finite engine log-prob has no loss.
 """
 
 from dataclasses import dataclass
@@ -29,11 +29,15 @@ class DPPOTV:
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """See the module's formula."""
-        mask_BT = batch.mask_BT
-        rollout_BT = masked(batch.given("rollout_log_probs_BT"), mask_BT)
-        log_ratio_BT = masked_log_ratio(batch.log_probs_BT, rollout_BT, mask_BT)
-        moved_BT = masked(batch.log_probs_BT.detach(), mask_BT).exp() - rollout_BT.exp()
-        advantages_BT = masked(batch.given("advantages_BT"), mask_BT)
+        rollout_BT = batch.given("rollout_log_probs_BT")
+        usable_BT = batch.mask_BT & rollout_BT.isfinite()
+        log_ratio_BT = masked_log_ratio(batch.log_probs_BT, rollout_BT, usable_BT)
+        moved_BT = masked(batch.log_probs_BT.detach(), usable_BT).exp() - masked(rollout_BT, usable_BT).exp()
+        advantages_BT = masked(batch.given("advantages_BT"), usable_BT)
         keep_BT = (moved_BT <= self.delta).where(advantages_BT > 0, moved_BT >= -self.delta)
-        loss_BT = masked(-log_ratio_BT.exp() * advantages_BT, keep_BT)
-        return ObjectiveOutput(masked(loss_BT, mask_BT), {"policy/clip_share": masked_sum((~keep_BT).float(), mask_BT)})
+        loss_BT = masked(-log_ratio_BT.exp() * advantages_BT, keep_BT & usable_BT)
+        metrics = {
+            "policy/clip_share": masked_sum((~keep_BT).float(), batch.mask_BT),
+            "policy/unusable_share": masked_sum((~usable_BT).float(), batch.mask_BT),
+        }
+        return ObjectiveOutput(loss_BT, metrics)

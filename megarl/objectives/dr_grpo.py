@@ -3,7 +3,8 @@
     max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)),   r = policy / old
 
 Defaults: clip 0.2 and 0.2. Its advantage is 'dr_grpo' (R - mean, no division by the standard deviation) and its
-normalisation 'seq_mean_token_sum_norm' (sums over tokens, divided by a constant). At r = 1 the gradient is -A grad log policy.
+normalisation 'seq_mean_token_sum_norm' (sums over tokens, divided by a constant). At r = 1 the gradient is
+-A grad log policy.
 """
 
 from dataclasses import dataclass

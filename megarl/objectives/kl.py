@@ -6,15 +6,17 @@ With x = log policy - log reference at the sampled token:
     k2 = x^2 / 2            biased as a value; its gradient is the reverse KL's when on-policy
     k3 = e^-x + x - 1       unbiased where the policy covers the reference, never negative
 
-As a loss each has the gradient c grad log policy. On-policy k1's c = 1 has expectation 0: it is noise. k2's c = x is the reverse
-KL's. k3's c = 1 - e^-x is the gradient of the forward KL(reference || policy), and explodes on tokens that the reference likes
-and the policy does not.
+As a loss each has the gradient c grad log policy. On-policy k1's c = 1 has expectation 0: it is noise. k2's c = x is
+the reverse KL's. k3's c = 1 - e^-x is the gradient of the forward KL(reference || policy), and explodes on tokens that
+the reference likes and the policy does not. Below x = -20 it is left at its value there, with no gradient.
 """
 
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+
+from megarl.objectives.masked import MAX_LOG_RATIO
 
 
 def k1(log_ratio_policy_over_reference: Tensor) -> Tensor:
@@ -30,9 +32,11 @@ def k2(log_ratio_policy_over_reference: Tensor) -> Tensor:
 def k3(log_ratio_policy_over_reference: Tensor) -> Tensor:
     """k3, in nats, elementwise.
 
-    expm1 keeps the value right, and never negative, where the ratio is near 1 and e^-x - 1 cancels.
+    expm1 keeps the value right, and never negative, where the ratio is near 1 and e^-x - 1 cancels. Both terms are
+    bounded below together: with e^-x alone bounded, the gradient of what is left would push the wrong way.
     """
-    return torch.expm1(-log_ratio_policy_over_reference) + log_ratio_policy_over_reference
+    bounded = log_ratio_policy_over_reference.clamp(min=-MAX_LOG_RATIO)
+    return torch.expm1(-bounded) + bounded
 
 
 def k1_coefficient(log_ratio_policy_over_reference: Tensor) -> Tensor:
@@ -46,8 +50,8 @@ def k2_coefficient(log_ratio_policy_over_reference: Tensor) -> Tensor:
 
 
 def k3_coefficient(log_ratio_policy_over_reference: Tensor) -> Tensor:
-    """c of k3's gradient."""
-    return -torch.expm1(-log_ratio_policy_over_reference)
+    """c of k3's gradient, 1 - e^20 below x = -20; `k3` itself has none there, a capped term still has its cap."""
+    return -torch.expm1(-log_ratio_policy_over_reference.clamp(min=-MAX_LOG_RATIO))
 
 
 Estimator = Callable[[Tensor], Tensor]

@@ -6,21 +6,22 @@ from torch import Tensor
 
 from megarl.objectives.batch import Objective, ObjectiveOutput, TokenBatch
 from megarl.objectives.kl import COEFFICIENTS, ESTIMATORS, k1, k3
-from megarl.objectives.masked import masked_log_ratio, masked_sum
+from megarl.objectives.masked import masked_difference, masked_log_ratio, masked_sum
 
 
 @dataclass(frozen=True)
 class KLPenalty:
-    """`inner` plus `coefficient` times the estimator. With coefficient 0 the KL is measured and not trained on.
+    """`inner` plus `coefficient` times the estimator. With coefficient 0 the KL is measured, not trained on.
 
     Attributes:
         inner: the objective.
         coefficient: beta.
         estimator: 'k1', 'k2' or 'k3'.
-        importance_weighted: multiplies the estimator by r = policy / old, through which the gradient flows: for responses
-            that an older policy sampled (DeepSeek-V3.2, section 3.1). The value is unbiased at token level only: it weighs the
-            token, not the prefix that it was sampled after.
-        cap: bound on the magnitude of the estimator's gradient coefficient c; the value is as without it. None for none.
+        importance_weighted: multiplies the estimator by r = policy / old, through which the gradient flows: for
+            responses that an older policy sampled (DeepSeek-V3.2, section 3.1). The value is unbiased at token level
+            only: it weighs the token, not the prefix that it was sampled after.
+        cap: bound on the magnitude of the estimator's gradient coefficient c, which leaves the value as it is; None
+            for no bound.
     """
 
     inner: Objective
@@ -41,7 +42,7 @@ class KLPenalty:
         if batch.reference_log_probs_BT is None and not self.coefficient:
             return output
         mask_BT = batch.mask_BT
-        x_BT = masked_log_ratio(batch.log_probs_BT, batch.given("reference_log_probs_BT"), mask_BT)
+        x_BT = masked_difference(batch.log_probs_BT, batch.given("reference_log_probs_BT"), mask_BT)
         coefficient_BT = COEFFICIENTS[self.estimator](x_BT.detach())
         metrics = {
             "kl/reference_k1": masked_sum(k1(x_BT), mask_BT),

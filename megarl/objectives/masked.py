@@ -19,14 +19,18 @@ def masked_sum(values: Tensor, mask: Tensor) -> Sum:
     return masked(values.detach(), mask).sum(), mask.sum()
 
 
-def masked_log_ratio(log_probs_numerator: Tensor, log_probs_denominator: Tensor, mask: Tensor) -> Tensor:
-    """log(numerator / denominator) clamped to +-MAX_LOG_RATIO nats, 0 outside the mask.
+def masked_difference(log_probs_numerator: Tensor, log_probs_denominator: Tensor, mask: Tensor) -> Tensor:
+    """log(numerator / denominator) in nats, 0 outside the mask; for terms that form no exponential of it.
 
     Both operands are selected by the mask before they are subtracted: a NaN that the mask hides would otherwise
     reach the gradient of exp through 0 * NaN.
     """
-    difference = masked(log_probs_numerator, mask) - masked(log_probs_denominator, mask)
-    return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return masked(log_probs_numerator, mask) - masked(log_probs_denominator, mask)
+
+
+def masked_log_ratio(log_probs_numerator: Tensor, log_probs_denominator: Tensor, mask: Tensor) -> Tensor:
+    """`masked_difference` clamped to +-MAX_LOG_RATIO nats, ready for exp; beyond the bound it has no gradient."""
+    return masked_difference(log_probs_numerator, log_probs_denominator, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def masked_mean_per_response(values_BT: Tensor, mask_BT: Tensor) -> Tensor:

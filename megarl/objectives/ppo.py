@@ -1,4 +1,4 @@
-"""PPO's clipped surrogate (Schulman et al. 2017, 1707.06347, eq. 7), with dual clip (Ye et al. 2020, 1912.09729, eq. 5).
+"""PPO's clipped surrogate (Schulman et al. 2017, 1707.06347, eq. 7), and dual clip (Ye et al. 2020, 1912.09729, eq. 5).
 
 Per token, with r = policy / old:
 

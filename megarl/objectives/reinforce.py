@@ -1,6 +1,7 @@
 """REINFORCE (Williams 1992): the plain policy gradient, -A log policy per token.
 
-It takes one update a batch: nothing in it knows that the policy has moved. At any ratio the gradient is -A grad log policy.
+It takes one update a batch: nothing in it knows that the policy has moved. At any ratio the gradient is
+-A grad log policy.
 """
 
 from dataclasses import dataclass

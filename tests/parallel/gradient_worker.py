@@ -10,6 +10,7 @@ from megarl.drift.corrections import TIS, CorrectedObjective, Correction, Reject
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
 from megarl.megatron.forward import policy_forward_step
 from megarl.megatron.policy import Policy
+from megarl.megatron.schedule import run_schedule
 from megarl.megatron.weights import random_weights
 from megarl.megatron.world import join_world
 from megarl.objectives import OBJECTIVES, EntropyBonus, KLPenalty, Normalisation
@@ -64,7 +65,7 @@ def _gradient(policy: Policy, name: str, mode: str, size: int) -> dict[str, Tens
     batch = fixed_batch()
     step = policy_forward_step(loss, vocab_size=VOCAB, temperature=0.8, normalisation=normalisation)
     policy.wrapped.zero_grad_buffer()
-    policy._run(step, batch[policy.layout.rows(len(batch))], size, forward_only=False)
+    run_schedule(policy.wrapped, step, batch[policy.layout.rows(len(batch))], size, forward_only=False)
     # the gradients take the weights' place, and are gathered as those are
     with torch.no_grad():
         for parameter in policy.model.parameters():

@@ -7,15 +7,15 @@ import torch
 from megarl.drift.corrections.correction import Correction
 from megarl.drift.corrections.opsm import OPSM
 from megarl.objectives.batch import Objective, ObjectiveOutput, TokenBatch
-from megarl.objectives.masked import masked_log_ratio, masked_sum
+from megarl.objectives.masked import masked_difference, masked_sum
 
 
 @dataclass(frozen=True)
 class CorrectedObjective:
     """`inner`, corrected for the engine's distribution.
 
-    In decoupled mode Delta = log old - log rollout, and the objective's own ratio stays policy / old. In bypass mode no old
-    log-probs are formed: Delta = log policy - log rollout, and the objective's ratio is policy / rollout.
+    In decoupled mode Delta = log old - log rollout, and the objective's own ratio stays policy / old. In bypass mode no
+    old log-probs are formed: Delta = log policy - log rollout, and the objective's ratio is policy / rollout.
 
     Attributes:
         inner: the objective.
@@ -32,7 +32,7 @@ class CorrectedObjective:
     @property
     def needs(self) -> frozenset[str]:
         """What the objective needs, and the engine's log-probs; in bypass mode they stand in for the old ones."""
-        needs = self.inner.needs | {"rollout_log_probs_BT"}
+        needs = self.inner.needs | {"rollout_log_probs_BT"} | ({"advantages_BT"} if self.opsm else set())
         return needs - {"old_log_probs_BT"} if self.bypass else needs | {"old_log_probs_BT"}
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
@@ -49,7 +49,7 @@ class CorrectedObjective:
             "correction/weight_mean": masked_sum(corrected.weights_BT, keep_BT),
         }
         if self.opsm is not None:
-            moved_BT = masked_log_ratio(batch.log_probs_BT, batch.given("old_log_probs_BT"), keep_BT)
+            moved_BT = masked_difference(batch.log_probs_BT, batch.given("old_log_probs_BT"), keep_BT)
             stays_BT = self.opsm(moved_BT, batch.given("advantages_BT"), keep_BT)
             metrics["correction/opsm_dropped_share"] = masked_sum((keep_BT & ~stays_BT).float(), batch.mask_BT)
             keep_BT = stays_BT

@@ -1,7 +1,7 @@
-"""Off-policy sequence masking (DeepSeek-V3.2, section 3.1): a bad response that the policy has already left is not pushed on.
+"""Off-policy sequence masking (DeepSeek-V3.2, section 3.1): a bad response that the policy has left is not pushed on.
 
-A response is dropped where its advantage is negative and mean log(old / policy) > delta. It depends on the current policy,
-so it is formed at each update. delta 1e-4.
+A response is dropped where its advantage is negative and mean log(old / policy) > delta. It depends on the current
+policy, so it is formed at each update. delta 1e-4.
 """
 
 from dataclasses import dataclass

@@ -52,7 +52,7 @@ class RejectGeometric:
 
 @dataclass(frozen=True)
 class RejectK3:
-    """Keeps responses whose mean k3, mean(e^Delta - 1 - Delta), an estimate of KL(rollout, trainer), is at most `high`."""
+    """Keeps responses with mean(e^Delta - 1 - Delta), k3's estimate of KL(rollout, trainer), of at most `high`."""
 
     high: float = 0.01
 

@@ -3,9 +3,9 @@
     delta_t = R_t + gamma V_{t+1} - V_t
     A_t = delta_t + gamma lambda A_{t+1}
 
-V_t is the value of the state in which token t is chosen. Positions outside the mask (tool output) carry V_{t+1} and A_{t+1}
-on unchanged. After the last token the value is 0 where the response ended by itself, and the critic's value of the state that
-it was cut in where it was truncated: being cut is not being worthless.
+V_t is the value of the state in which token t is chosen. Positions outside the mask (tool output) carry V_{t+1} and
+A_{t+1} on unchanged. After the last token the value is 0 where the response ended by itself, and the critic's value of
+the state that it was cut in where it was truncated: being cut is not being worthless.
 """
 
 from dataclasses import dataclass

@@ -58,7 +58,7 @@ class Rewarded:
         return list(rows.values())
 
     def on_tokens(self, advantages_B: Tensor) -> Tensor:
-        """One advantage a response, given to each of its tokens: fp32 [B, T], 0 outside the mask and for rejected ones."""
+        """One advantage a response, on each of its tokens: fp32 [B, T], 0 outside the mask and for rejected ones."""
         trained_BT = self.mask_BT & self.valid_B[:, None]
         return torch.where(trained_BT, advantages_B.float()[:, None], 0.0)
 

@@ -1,7 +1,7 @@
 """MaxRL's advantage: (R - mean) / mean, the gradient of the log of the success probability.
 
-For rewards in {0, 1} the group's mean estimates the success probability p, and grad log p = grad p / p. Rewards must not be
-negative; a group whose mean is 0 has no success to learn from, and gets 0.
+For rewards in {0, 1} the group's mean estimates the success probability p, and grad log p = grad p / p. Rewards must
+not be negative; a group whose mean is 0 has no success to learn from, and gets 0.
 """
 
 from torch import Tensor

@@ -3,8 +3,8 @@
     return_t = sum_{s >= t} gamma^(s-t) (R_s - beta k1_s),   R_s the response's reward at its last token, else 0
     advantage = (return - mean) / (std + 1e-8), over all trained tokens of the step
 
-The baseline form subtracts the group's mean reward first (its section 3.3), so that a hard prompt's best response counts as
-good. Positions outside the mask (tool output) are passed over: they neither cost nor discount.
+The baseline form subtracts the group's mean reward first (its section 3.3), so that a hard prompt's best response
+counts as good. Positions outside the mask (tool output) are passed over: they neither cost nor discount.
 """
 
 import torch
@@ -21,11 +21,11 @@ def reinforce_pp(batch: Rewarded) -> Tensor:
 
 
 def reinforce_pp_baseline(batch: Rewarded) -> Tensor:
-    """Whitened returns of rewards less their group's mean; a group of one has no mean to compare with, and gets 0."""
+    """Whitened returns of rewards less their group's mean; a group of one, or of equal rewards, enters as 0."""
     rewards_B = torch.zeros_like(batch.rewards_B, dtype=torch.float64)
     for rows in batch.groups():
-        if len(rows) > 1:
-            group = batch.rewards_B[rows].double()
+        group = batch.rewards_B[rows].double()
+        if group.max() > group.min():
             rewards_B[rows] = group - group.mean()
     return _whitened_returns(batch, rewards_B)
 
@@ -48,9 +48,10 @@ def at_last_token(rewards_B: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """(x - mean) / (std + 1e-8) over the masked values, fp64; all 0 where there are fewer than two of them."""
+    """(x - mean) / (std + 1e-8) over the masked values, fp64; all 0 where there are fewer than two or all are equal."""
     values_N = values_BT[mask_BT]
-    if len(values_N) < 2:
+    # max == min, not std == 0: the rounding of a large mean, divided by 1e-8, would pass for a signal
+    if len(values_N) < 2 or values_N.max() == values_N.min():
         return torch.zeros_like(values_BT)
     return torch.where(mask_BT, (values_BT - values_N.mean()) / (values_N.std() + STD_EPSILON), 0.0)
 

@@ -1,12 +1,23 @@
-"""GRPO, SFT and the KL estimators token by token in Python floats, with the derivatives worked out by hand."""
+"""Every objective token by token in Python floats, with the derivatives worked out by hand, and random batches."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 BOUND = 20.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What an objective reads of one trained token; log-probs in nats."""
+
+    log_prob: float
+    old: float
+    rollout: float
+    advantage: float
 
 
 @dataclass(frozen=True)
@@ -17,30 +28,83 @@ class Token:
     gradient: float
 
 
-def clamped(x: float) -> tuple[float, float]:
-    """x kept within the bound, and the derivative of that."""
-    return max(-BOUND, min(BOUND, x)), 1.0 if -BOUND <= x <= BOUND else 0.0
+Row = Callable[[Sequence[Sample]], list[Token]]
+"""The trained tokens of one response to their losses."""
 
 
-def k3(log_ratio: float) -> float:
-    """e^-x + x - 1."""
-    return math.exp(-log_ratio) + log_ratio - 1
+def ratio(log_ratio: float) -> tuple[float, float]:
+    """e^x with x kept within the documented bound, and the derivative of that."""
+    value = math.exp(max(-BOUND, min(BOUND, log_ratio)))
+    return value, value if abs(log_ratio) <= BOUND else 0.0
 
 
-def grpo_token(
-    log_prob: float, old: float, reference: float | None, advantage: float, low: float, high: float, beta: float
-) -> Token:
-    """max(-A r, -A clip(r)) + beta (e^-x + x - 1)."""
-    log_ratio, slope = clamped(log_prob - old)
-    ratio = math.exp(log_ratio)
-    unclipped, clipped = -advantage * ratio, -advantage * min(max(ratio, 1 - low), 1 + high)
-    loss = max(unclipped, clipped)
-    gradient = unclipped * slope if unclipped >= clipped else 0.0
-    if reference is not None and beta > 0:
-        x, slope = clamped(log_prob - reference)
-        loss += beta * k3(x)
-        gradient += beta * (1 - math.exp(-x)) * slope
-    return Token(loss, gradient)
+def surrogate(r: float, slope: float, advantage: float, low: float, high: float) -> Token:
+    """PPO: max(-A r, -A clip(r, 1 - low, 1 + high))."""
+    unclipped, clipped = -advantage * r, -advantage * min(max(r, 1 - low), 1 + high)
+    return Token(unclipped, -advantage * slope) if unclipped >= clipped else Token(clipped, 0.0)
+
+
+def each(token: Callable[[Sample], Token]) -> Row:
+    """An objective that knows no neighbours."""
+    return lambda row: [token(sample) for sample in row]
+
+
+def ppo(low: float, high: float, dual: float = math.inf) -> Row:
+    def token(s: Sample) -> Token:
+        term = surrogate(*ratio(s.log_prob - s.old), s.advantage, low, high)
+        return Token(-s.advantage * dual, 0.0) if s.advantage < 0 and term.loss > -s.advantage * dual else term
+
+    return each(token)
+
+
+def gspo(low: float, high: float) -> Row:
+    def row(samples: Sequence[Sample]) -> list[Token]:
+        mean = math.fsum(s.log_prob - s.old for s in samples) / len(samples)
+        value = math.exp(max(-BOUND, min(BOUND, mean)))
+        return [surrogate(value, value, s.advantage, low, high) for s in samples]
+
+    return row
+
+
+def cispo(low: float, high: float) -> Row:
+    def token(s: Sample) -> Token:
+        weight = min(max(ratio(s.log_prob - s.old)[0], 1 - low), 1 + high)
+        return Token(-weight * s.advantage * s.log_prob, -weight * s.advantage)
+
+    return each(token)
+
+
+def k2_5(low: float, high: float, tau: float) -> Row:
+    def token(s: Sample) -> Token:
+        x = s.log_prob - s.old
+        r, slope = ratio(x)
+        keep = math.log(low) <= x <= math.log(high)
+        return Token(-keep * r * s.advantage + tau * x * x, -keep * slope * s.advantage + 2 * tau * x)
+
+    return each(token)
+
+
+def dppo_tv(delta: float) -> Row:
+    def token(s: Sample) -> Token:
+        moved = math.exp(s.log_prob) - math.exp(s.rollout)
+        keep = moved <= delta if s.advantage > 0 else moved >= -delta
+        r, slope = ratio(s.log_prob - s.rollout)
+        return Token(-keep * r * s.advantage, -keep * slope * s.advantage)
+
+    return each(token)
+
+
+def decoupled_ppo(low: float, high: float) -> Row:
+    def token(s: Sample) -> Token:
+        weight = ratio(s.old - s.rollout)[0]
+        term = surrogate(*ratio(s.log_prob - s.old), s.advantage, low, high)
+        return Token(weight * term.loss, weight * term.gradient)
+
+    return each(token)
+
+
+def reinforce() -> Row:
+    return each(lambda s: Token(-s.advantage * s.log_prob, -s.advantage))
 
 
 def ragged_mask(rows: int, width: int, seed: int) -> Tensor:

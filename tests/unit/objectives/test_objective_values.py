@@ -1,132 +1,80 @@
 """Loss and gradient of every objective against token-by-token references."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from megarl.objectives import GRPO, SFT, Objective, TokenBatch
-from tests.unit.objectives.reference import Token, grpo_token, ragged_mask, uniform
-
-ROWS, WIDTH = 5, 7
-SHIFTS = {"ratio 1": (0.0,), "e^+-1": (1.0, -1.0), "+-40": (40.0, -40.0), "mixed": (0.0, 0.1, -0.1, 1.0, -1.0, 19, -25)}
+from megarl.objectives import GRPO, OBJECTIVES, SFT, EntropyBonus, KLPenalty, Objective, TokenBatch
+from tests.unit.objectives.batches import CASES, SHIFTS, by_reference, close, shifted_batch, value_and_gradient
+from tests.unit.objectives.reference import Row, Token, each
 
 
-def grpo_batch(shifts: tuple[float, ...], seed: int) -> TokenBatch:
-    """A float64 batch whose log-ratios, to the old policy and to the reference, go through `shifts`."""
-    shape = (ROWS, WIDTH)
-    cycle = torch.tensor([shifts[i % len(shifts)] for i in range(ROWS * WIDTH)], dtype=torch.float64).view(shape)
-    old = uniform(-3, 0, shape, seed)
-    log_probs = (old + cycle).requires_grad_()
-    return TokenBatch(
-        log_probs_BT=log_probs,
-        mask_BT=ragged_mask(ROWS, WIDTH, seed),
-        entropy_BT=uniform(0, 3, shape, seed + 1),
-        advantages_BT=uniform(-2, 2, shape, seed + 2),
-        old_log_probs_BT=old,
-        reference_log_probs_BT=old + cycle.flip(0, 1) * 0.9,
-    )
-
-
-def values_and_gradient(objective: Objective, batch: TokenBatch) -> tuple[Tensor, Tensor]:
-    """Loss [B, T] and the gradient of its sum."""
-    loss_BT = objective(batch).loss_BT
-    return loss_BT.detach(), torch.autograd.grad(loss_BT.sum(), batch.log_probs_BT)[0]
-
-
-def expected(batch: TokenBatch, token: Callable[..., Token]) -> tuple[Tensor, Tensor]:
-    """Loss and gradient by the reference."""
-    loss, gradient = torch.zeros(2, ROWS, WIDTH, dtype=torch.float64)
-    columns = (batch.log_probs_BT, batch.old_log_probs_BT, batch.reference_log_probs_BT, batch.advantages_BT)
-    for row, column in batch.mask_BT.nonzero().tolist():
-        result = token(*(tensor[row, column].item() for tensor in columns if tensor is not None))
-        loss[row, column], gradient[row, column] = result.loss, result.gradient
-    return loss, gradient
-
-
-@pytest.mark.parametrize("beta", [0.0, 0.04])
+@pytest.mark.parametrize(("objective", "row"), CASES.values(), ids=list(CASES))
 @pytest.mark.parametrize("shifts", SHIFTS.values(), ids=list(SHIFTS))
 @pytest.mark.parametrize("seed", [0, 10, 20])
-def test_grpo_is_its_formula(beta: float, shifts: tuple[float, ...], seed: int) -> None:
-    batch = grpo_batch(shifts, seed)
-    loss, gradient = values_and_gradient(GRPO(0.2, 0.28, beta), batch)
-    wanted_loss, wanted_gradient = expected(
-        batch, lambda log_prob, old, ref, adv: grpo_token(log_prob, old, ref, adv, 0.2, 0.28, beta)
-    )
-    torch.testing.assert_close(loss, wanted_loss, rtol=1e-6, atol=1e-12)
-    torch.testing.assert_close(gradient, wanted_gradient, rtol=1e-6, atol=1e-12)
-    assert loss.isfinite().all() and gradient.isfinite().all()
+def test_objective_is_its_formula(objective: Objective, row: Row, shifts: Sequence[float], seed: int) -> None:
+    batch = shifted_batch(shifts, seed)
+    close(value_and_gradient(objective, batch), by_reference(row, batch))
 
 
+def test_every_registered_objective_has_a_case() -> None:
+    assert {type(objective) for objective, _ in CASES.values()} == set(OBJECTIVES.values())
+
+
+@pytest.mark.parametrize(("objective", "_"), CASES.values(), ids=list(CASES))
 @pytest.mark.parametrize("log_ratio", [40.0, -40.0, 1e4, -1e4])
 @pytest.mark.parametrize("advantage", [2.0, -2.0])
-def test_grpo_is_finite_in_single_precision(log_ratio: float, advantage: float) -> None:
-    log_probs = torch.tensor([[log_ratio - 1.0]], requires_grad=True)
-    other = torch.tensor([[-1.0]])
-    mask = torch.ones(1, 1, dtype=torch.bool)
-    batch = TokenBatch(log_probs, mask, other, torch.tensor([[advantage]]), other, other, other)
-    loss, gradient = values_and_gradient(GRPO(kl_coefficient=0.04), batch)
-    assert loss.isfinite().all() and gradient.isfinite().all()
-
-
-def test_grpo_gradient_at_ratio_one_is_minus_the_advantage() -> None:
-    batch = grpo_batch((0.0,), 3)
-    _, gradient = values_and_gradient(GRPO(kl_coefficient=0.0), batch)
-    assert torch.equal(gradient, torch.where(batch.mask_BT, -batch.advantages_BT, 0.0))  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_sft_is_the_negative_log_likelihood(seed: int) -> None:
-    batch = grpo_batch((0.0,), seed)
-    loss, gradient = values_and_gradient(SFT(), batch)
-    wanted_loss, wanted_gradient = expected(batch, lambda log_prob, *_: Token(-log_prob, -1.0))
-    assert torch.equal(loss, wanted_loss)
-    assert torch.equal(gradient, wanted_gradient)
-
-
-@pytest.mark.parametrize("objective", [GRPO(kl_coefficient=0.0), GRPO(kl_coefficient=0.04), SFT()])
-@pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf])
-def test_masked_tokens_are_never_read(objective: Objective, junk: float) -> None:
-    batch = grpo_batch((0.0, 0.4, -1.0), 5)
-    names = ("log_probs_BT", "entropy_BT", "advantages_BT", "old_log_probs_BT", "reference_log_probs_BT")
-    spoilt = replace(batch, **{name: getattr(batch, name).detach().masked_fill(~batch.mask_BT, junk) for name in names})
-    spoilt.log_probs_BT.requires_grad_()
-    clean_loss, clean_gradient = values_and_gradient(objective, batch)
-    loss, gradient = values_and_gradient(objective, spoilt)
-    assert torch.equal(loss, clean_loss)
-    assert torch.equal(gradient, clean_gradient)
-    assert (gradient[~batch.mask_BT] == 0).all()
-    clean, dirty = objective(batch).metrics, objective(spoilt).metrics
-    assert clean.keys() == dirty.keys()
-    assert all(torch.equal(a, b) for name in clean for a, b in zip(clean[name], dirty[name], strict=True))
-
-
-@pytest.mark.parametrize("objective", [GRPO(kl_coefficient=0.04), SFT()])
-def test_batch_without_a_trained_token_is_zero(objective: Objective) -> None:
-    nothing = torch.full((2, 3), math.nan, dtype=torch.float64)
+def test_finite_in_single_precision(objective: Objective, _: Row, log_ratio: float, advantage: float) -> None:
+    other = torch.tensor([[-1.0 - max(log_ratio, 0.0)]])
+    log_probs = (other + log_ratio).requires_grad_()
     batch = TokenBatch(
-        nothing.clone().requires_grad_(),
-        torch.zeros(2, 3, dtype=torch.bool),
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
+        log_probs, torch.ones(1, 1, dtype=torch.bool), other, torch.tensor([[advantage]]), other, other, other
     )
-    loss, gradient = values_and_gradient(objective, batch)
-    assert torch.equal(loss, torch.zeros_like(loss)) and torch.equal(gradient, torch.zeros_like(gradient))
-    assert all(float(total) == 0 and float(count) == 0 for total, count in objective(batch).metrics.values())
+    for whole in (objective, KLPenalty(objective, 0.04)):
+        loss, gradient = value_and_gradient(whole, batch)
+        assert loss.isfinite().all() and gradient.isfinite().all()
 
 
-def test_grpo_metrics_are_sums_over_the_mask() -> None:
-    batch = grpo_batch((0.0, 0.3, -0.3), 8)
-    metrics = GRPO(0.2, 0.28, 0.0)(batch).metrics
-    columns = (batch.log_probs_BT, batch.old_log_probs_BT, batch.advantages_BT)
-    tokens = list(zip(*(column[batch.mask_BT].tolist() for column in columns if column is not None), strict=True))
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "reinforce"])
+def test_gradient_on_policy_is_minus_the_advantage(name: str) -> None:
+    batch = shifted_batch((0.0,), 3)
+    _, gradient = value_and_gradient(OBJECTIVES[name](), batch)
+    assert torch.equal(gradient, torch.where(batch.mask_BT, -batch.given("advantages_BT"), 0.0))
+
+
+def test_reinforce_is_minus_the_advantage_at_any_ratio() -> None:
+    batch = shifted_batch(SHIFTS["+-40"], 3)
+    _, gradient = value_and_gradient(OBJECTIVES["reinforce"](), batch)
+    assert torch.equal(gradient, torch.where(batch.mask_BT, -batch.given("advantages_BT"), 0.0))
+
+
+def test_sft_is_the_negative_log_likelihood() -> None:
+    batch = shifted_batch((0.0,), 1)
+    close(value_and_gradient(SFT(), batch), by_reference(each(lambda s: Token(-s.log_prob, -1.0)), batch), rtol=0.0)
+
+
+def test_entropy_bonus_is_taken_off_with_its_gradient() -> None:
+    batch = shifted_batch((0.0, 0.4), 2)
+    entropy = batch.entropy_BT.clone().requires_grad_()
+    batch = replace(batch, entropy_BT=entropy)
+    output, plain = EntropyBonus(GRPO(), 0.3)(batch), GRPO()(batch)
+    torch.testing.assert_close(output.loss_BT, plain.loss_BT - 0.3 * entropy * batch.mask_BT)
+    (gradient,) = torch.autograd.grad(output.loss_BT.sum(), entropy)
+    torch.testing.assert_close(gradient, -0.3 * batch.mask_BT.double())
+    total, count = output.metrics["policy/entropy"]
+    assert float(total) == pytest.approx(entropy[batch.mask_BT].sum().item()) and int(count) == int(batch.mask_BT.sum())
+    assert torch.equal(EntropyBonus(GRPO())(batch).loss_BT, plain.loss_BT)
+
+
+def test_clip_share_and_ratio_are_sums_over_the_mask() -> None:
+    batch = shifted_batch((0.0, 0.3, -0.3), 8)
+    metrics = EntropyBonus(GRPO(0.2, 0.28))(batch).metrics
+    columns = (batch.log_probs_BT, batch.given("old_log_probs_BT"), batch.given("advantages_BT"))
+    tokens = list(zip(*(column[batch.mask_BT].tolist() for column in columns), strict=True))
     clipped = sum(
         (adv > 0 and math.exp(new - old) > 1.28) or (adv < 0 and math.exp(new - old) < 0.8) for new, old, adv in tokens
     )
@@ -137,8 +85,32 @@ def test_grpo_metrics_are_sums_over_the_mask() -> None:
     assert not any(total.requires_grad for total, _ in metrics.values())
 
 
-@pytest.mark.parametrize("missing", ["advantages_BT", "old_log_probs_BT", "reference_log_probs_BT"])
-def test_grpo_refuses_to_do_without_its_inputs(missing: str) -> None:
-    nothing: dict[str, Any] = {missing: None}
-    with pytest.raises(ValueError, match=missing):
-        GRPO(kl_coefficient=0.04)(replace(grpo_batch((0.0,), 1), **nothing))
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_needs_are_exactly_what_is_read(name: str) -> None:
+    objective = OBJECTIVES[name]()
+    batch = shifted_batch((0.0, 0.1), 1)
+    optional = ("advantages_BT", "old_log_probs_BT", "rollout_log_probs_BT", "reference_log_probs_BT")
+    for tensor in optional:
+        without: dict[str, Any] = {tensor: None}
+        if tensor in objective.needs:
+            with pytest.raises(ValueError, match=tensor):
+                objective(replace(batch, **without))
+        else:
+            assert torch.equal(objective(replace(batch, **without)).loss_BT, objective(batch).loss_BT)
+
+
+def test_a_policy_gradient_keeps_its_direction_in_single_precision() -> None:
+    batch = shifted_batch(SHIFTS["e^+-1"], 4)
+    names = ("advantages_BT", "old_log_probs_BT", "rollout_log_probs_BT")
+    single = replace(
+        batch,
+        log_probs_BT=batch.log_probs_BT.detach().float().requires_grad_(),
+        **{name: batch.given(name).float() for name in names},
+    )
+    for name, (objective, row) in CASES.items():
+        if "gspo" in name:
+            continue
+        loss, gradient = value_and_gradient(objective, single)
+        wanted_loss, wanted_gradient = by_reference(row, single)
+        torch.testing.assert_close(loss.double(), wanted_loss, rtol=1e-5, atol=1e-6, msg=name)
+        torch.testing.assert_close(gradient.double(), wanted_gradient, rtol=1e-5, atol=1e-6, msg=name)

@@ -1,0 +1,100 @@
+"""The critic: a model of the policy's shape whose output layer gives one number, the value of the state."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from torch import Tensor
+
+from megarl.config.schema import Recipe
+from megarl.megatron.batch import TrainBatch
+from megarl.megatron.model import build_model
+from megarl.megatron.schedule import Trainee, Update, score
+from megarl.megatron.weights import ReadTensor, load_weights
+from megarl.megatron.world import Layout
+from megarl.objectives.masked import masked, masked_sum
+from megarl.objectives.value_loss import clipped_value_loss
+
+HEAD = "output_layer."
+
+
+class ValueHead(torch.nn.Module):
+    """Hidden states to one number, in fp32; every tensor-parallel rank holds it whole. Starts at zero."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1, hidden_size))
+        self.bias = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, hidden: Tensor, weight: Tensor | None = None, **_: Any) -> tuple[Tensor, None]:
+        """Values [s, b, 1], as Megatron-core calls its output layer."""
+        return F.linear(hidden.float(), self.weight, self.bias), None
+
+
+def build_critic_model(recipe: Recipe, vocab_size: int) -> GPTModel:
+    """This rank's stage of the critic, with weights still to be loaded."""
+    model = build_model(recipe.model, recipe.parallel, vocab_size, tie_embeddings=False)
+    if parallel_state.is_pipeline_last_stage():
+        model.output_layer = ValueHead(recipe.model.hidden_size).to(next(model.parameters()).device)
+    return model
+
+
+class Critic(Trainee):
+    """The value function, with an optimizer of its own."""
+
+    def __init__(self, recipe: Recipe, layout: Layout, vocab_size: int) -> None:
+        super().__init__(build_critic_model(recipe, vocab_size), layout)
+        self.recipe, self.vocab_size = recipe, vocab_size
+
+    def load(self, read: ReadTensor) -> None:
+        """Fills the body from full Hugging Face tensors, such as the policy's; the head stays at zero."""
+        load_weights(self.model, self.recipe.model, self.vocab_size, read, without=HEAD)
+
+    def values(self, batch: TrainBatch, micro_batch_size: int) -> Tensor:
+        """Value of the state before each token, fp32 [B, T], on every rank. Collective."""
+        return score(self.wrapped, self.layout, _values_forward_step, batch, micro_batch_size)
+
+    def update(self, batch: TrainBatch, *, micro_batch_size: int, clip: float) -> Update:
+        """One optimizer step towards the batch's returns; see `Trainee.train`. Collective."""
+        return self.train(batch, _training_forward_step(clip), micro_batch_size)
+
+
+def _values_forward_step(
+    data_iterator: Iterator[TrainBatch], model: torch.nn.Module
+) -> tuple[Tensor, Callable[..., Tensor]]:
+    batch = next(data_iterator)
+    return _run(model, batch), lambda values_BT1, non_loss_data=True: values_BT1[..., 0].float()
+
+
+def _training_forward_step(clip: float) -> Callable[..., Any]:
+    def forward_step(data_iterator: Iterator[TrainBatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
+        batch = next(data_iterator)
+
+        def loss_func(values_BT1: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
+            assert batch.old_values_BT is not None and batch.returns_BT is not None
+            mask_BT, values_BT = batch.mask_BT, values_BT1[..., 0]
+            loss_BT, clipped_BT = clipped_value_loss(values_BT, batch.old_values_BT, batch.returns_BT, mask_BT, clip)
+            loss, tokens = loss_BT.sum(), mask_BT.sum()
+            sums = {
+                "loss": (loss.detach(), tokens),
+                "critic/value_mean": masked_sum(values_BT, mask_BT),
+                "critic/return_mean": masked_sum(batch.returns_BT, mask_BT),
+                "critic/return_square": masked_sum(batch.returns_BT.square(), mask_BT),
+                "critic/error_square": masked_sum((masked(values_BT - batch.returns_BT, mask_BT)).square(), mask_BT),
+                "critic/clip_share": masked_sum(clipped_BT.float(), mask_BT),
+            }
+            metrics = {name: torch.stack([total.float(), count.float()]) for name, (total, count) in sums.items()}
+            return loss, tokens.int(), metrics
+
+        return _run(model, batch), loss_func
+
+    return forward_step
+
+
+def _run(model: torch.nn.Module, batch: TrainBatch) -> Tensor:
+    positions_BT = torch.arange(batch.tokens_BT.shape[1], device=batch.tokens_BT.device).expand_as(batch.tokens_BT)
+    output: Tensor = model(batch.tokens_BT, positions_BT, None)
+    return output
