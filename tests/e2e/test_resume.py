@@ -16,6 +16,17 @@ LAYOUTS = {
     "dp2": ["parallel.world_size=2"],
     "tp2": ["parallel.world_size=2", "parallel.tensor=2"],
     "pp2": ["parallel.world_size=2", "parallel.pipeline=2"],
+    "pp2 with a critic": [
+        "parallel.world_size=2",
+        "parallel.pipeline=2",
+        "rl.objective.name=ppo",
+        "rl.advantage=gae",
+        "rl.critic.warmup_steps=2",
+        "rl.kl.coefficient=0.01",
+        "rl.kl.placement=reward",
+        "rl.kl.target=0.01",
+        "rl.kl.horizon=100",
+    ],
 }
 
 

@@ -1,13 +1,17 @@
 """The gradient of one fixed batch under a layout, for test_gradient_invariance."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from megarl.config.schema import Recipe
+from megarl.config.training import OptimizerConfig
 from megarl.drift.corrections import TIS, CorrectedObjective, Correction, RejectTokens
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
+from megarl.megatron.critic import Critic
 from megarl.megatron.forward import policy_forward_step
 from megarl.megatron.policy import Policy
 from megarl.megatron.schedule import run_schedule
@@ -52,8 +56,26 @@ def gradients(rank: int, world_size: int, args: dict[str, Any], result_dir: Path
                 policy.load(random_weights(recipe.model, VOCAB, seed=3))
                 gradient = _gradient(policy, name, mode, size)
                 results[f"{layout_name} micro-batch {size} {name} {mode}"] = gradient
+            results[f"{layout_name} micro-batch {size} critic"] = _critic(Critic(recipe, layout, VOCAB), recipe, size)
         parallel_state.destroy_model_parallel()
     return results
+
+
+def _critic(critic: Critic, recipe: Recipe, size: int) -> dict[str, Tensor]:
+    """Values after an update whose gradient reaches every layer, and that update's gradient norm."""
+    critic.load(random_weights(recipe.model, VOCAB, seed=3))
+    if critic.layout.is_last_stage:
+        # a head of zeros would send no gradient to the body
+        with torch.no_grad():
+            critic.model.output_layer.weight.copy_(torch.linspace(-1, 1, recipe.model.hidden_size)[None])
+    critic.start_phase(OptimizerConfig(lr=1e-2), 2)
+    batch = fixed_batch()
+    before = critic.values(batch, size)
+    generator = torch.Generator().manual_seed(8)
+    returns = before + torch.randn(before.shape, generator=generator)
+    update = critic.update(replace(batch, old_values_BT=before, returns_BT=returns), micro_batch_size=size, clip=0.2)
+    norm = torch.tensor([update.grad_norm, update.loss])
+    return {"before": before[batch.mask_BT], "norm": norm}
 
 
 def _gradient(policy: Policy, name: str, mode: str, size: int) -> dict[str, Tensor]:

@@ -56,3 +56,12 @@ def test_layouts(
     """Data, tensor and pipeline parallelism."""
     for size in (4, 1):
         assert_same(split[f"{layout} micro-batch {size} {name} {mode}"], alone[f"one micro-batch 8 {name} {mode}"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_critic(layout: str, alone: dict[str, dict[str, Tensor]], split: dict[str, dict[str, Tensor]]) -> None:
+    """The critic's values, and the loss and gradient norm of its update."""
+    wanted = alone["one micro-batch 8 critic"]
+    assert wanted["norm"].min() > 0
+    for got in (alone["one micro-batch 2 critic"], *(split[f"{layout} micro-batch {size} critic"] for size in (4, 1))):
+        assert_same(got, wanted)

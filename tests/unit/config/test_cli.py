@@ -24,8 +24,8 @@ def _megarl(*arguments: str) -> "subprocess.CompletedProcess[str]":
     [
         ("rl.stepz=3", "rl.stepz=3 (command line) is not a recipe key; did you mean rl.steps?"),
         (
-            "rl.objective.name=gpro",
-            "rl.objective.name=gpro is neither a registered objective nor a dotted path like module.name; "
+            "rl.objective.name=grp",
+            "rl.objective.name=grp is neither a registered objective nor a dotted path like module.name; "
             "did you mean grpo?",
         ),
     ],

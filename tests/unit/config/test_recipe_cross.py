@@ -105,13 +105,13 @@ CASES = {
     ),
     "rl: {objective: {name: 'mine.'}}": (
         'rl.objective.name="mine." is neither a registered objective nor a dotted path like module.name; '
-        "use one of grpo."
+        "use one of ppo, grpo, dapo, dr_grpo, gspo, cispo, k2_5, dppo_tv, decoupled_ppo, reinforce."
     ),
     "rl: {objective: {options: {a: 1}}}": (
         'rl.objective.options={"a": 1} is not read by the registered rl.objective.name=grpo; '
         "give an objective's dotted path or set rl.objective.options=null."
     ),
-    "rl: {samples_per_prompt: 1}": (
+    "rl: {samples_per_prompt: 1, micro_batch_size: 16}": (
         "rl.samples_per_prompt=1 gives every response an advantage of 0 with rl.advantage=grpo; give at least 2."
     ),
     "rl: {prompts_per_step: 2, samples_per_prompt: 3, updates_per_step: 4}": (

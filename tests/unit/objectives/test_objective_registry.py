@@ -1,18 +1,22 @@
 """Objectives by name and by dotted path."""
 
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from megarl.config.errors import RecipeError
-from megarl.config.training import ObjectiveConfig
-from megarl.objectives import GRPO, build_objective
+from megarl.config.names import KNOWN_ADVANTAGES, OBJECTIVE_KEYS
+from megarl.config.objective import KLConfig, ObjectiveConfig
+from megarl.objectives import ADVANTAGES, GRPO, K25, OBJECTIVES, PPO, build_objective
+from megarl.objectives.kl import COEFFICIENTS, ESTIMATORS
+from megarl.objectives.normalisation import MODES
 
 
 def users_objective(clip_low: float, clip_high: float = 0.2) -> GRPO:
     """A user's factory."""
-    return GRPO(clip_low, clip_high, 0.0)
+    return GRPO(clip_low, clip_high)
 
 
 def returns_no_objective(**options: Any) -> Any:
@@ -20,19 +24,38 @@ def returns_no_objective(**options: Any) -> Any:
     return options
 
 
-def test_recipe_keys_reach_grpo() -> None:
-    config = ObjectiveConfig(name="grpo", clip_low=0.1, clip_high=0.3, kl_coefficient=0.02)
-    assert build_objective(config) == GRPO(0.1, 0.3, 0.02)
+def test_recipe_names_are_those_of_the_registries() -> None:
+    assert tuple(OBJECTIVES) == tuple(OBJECTIVE_KEYS)
+    assert tuple(ADVANTAGES) == KNOWN_ADVANTAGES
+    choices = {f.name: f.metadata["choices"] for f in fields(ObjectiveConfig) if f.metadata.get("choices")}
+    assert choices == {"normalisation": MODES}
+    estimator = next(f for f in fields(KLConfig) if f.name == "estimator")
+    assert estimator.metadata["choices"] == tuple(ESTIMATORS) == tuple(COEFFICIENTS)
 
 
-@pytest.mark.parametrize(("coefficient", "needed"), [(0.0, False), (0.001, True)])
-def test_reference_is_needed_with_a_kl_term(coefficient: float, needed: bool) -> None:
-    assert build_objective(ObjectiveConfig(kl_coefficient=coefficient)).needs_reference is needed
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_recipe_keys_are_the_objectives_fields(name: str) -> None:
+    own = {f.name: f for f in fields(OBJECTIVES[name])}  # type: ignore[arg-type]
+    assert set(own) == set(OBJECTIVE_KEYS[name])
+    assert all(f.default is not MISSING for f in own.values())
+    recipe = {f.name: f.default for f in fields(ObjectiveConfig)}
+    assert all(recipe[key] is None for key in own)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_null_keys_give_the_objectives_own_defaults(name: str) -> None:
+    assert build_objective(ObjectiveConfig(name=name)) == OBJECTIVES[name]()
+
+
+def test_recipe_keys_reach_the_objective() -> None:
+    assert build_objective(ObjectiveConfig(name="grpo", clip_low=0.1, clip_high=0.0)) == GRPO(0.1, 0.0)
+    assert build_objective(ObjectiveConfig(name="ppo", dual_clip=3.0)) == PPO(dual_clip=3.0)
+    assert build_objective(ObjectiveConfig(name="k2_5", ratio_low=0.5, tau=0.0)) == K25(ratio_low=0.5, tau=0.0)
 
 
 def test_dotted_path_gets_the_options() -> None:
     path = f"{__name__}.users_objective"
-    assert build_objective(ObjectiveConfig(name=path, options={"clip_low": 0.1})) == GRPO(0.1, 0.2, 0.0)
+    assert build_objective(ObjectiveConfig(name=path, options={"clip_low": 0.1})) == GRPO(0.1, 0.2)
 
 
 @pytest.mark.parametrize("options", [{}, {"clip": 0.1}, {"clip_low": 0.1, "beta": 1}])

@@ -1,0 +1,168 @@
+"""Refusals of policy losses that contradict themselves: each message, whole."""
+
+from collections.abc import Callable
+
+import pytest
+
+from megarl.config.errors import RecipeError
+from megarl.config.load import load_recipe
+from megarl.config.names import OBJECTIVE_KEYS
+
+Write = Callable[[str, str], str]
+
+# Text under rl: -> the refusal.
+CASES = {
+    "objective: {tau: 0.1}": (
+        "rl.objective.tau=0.1 is not read by rl.objective.name=grpo; it reads clip_low, clip_high, dual_clip."
+    ),
+    "objective: {name: gspo, dual_clip: 3.0}": (
+        "rl.objective.dual_clip=3.0 is not read by rl.objective.name=gspo; it reads clip_low, clip_high."
+    ),
+    "objective: {name: reinforce, clip_low: 0.2}": (
+        "rl.objective.clip_low=0.2 is not read by rl.objective.name=reinforce; it has no such keys; set it to null."
+    ),
+    "objective: {name: my_package.loss, clip_high: 0.2}": (
+        "rl.objective.clip_high=0.2 is not read by rl.objective.name=my_package.loss; it has no such keys; "
+        "set it to null."
+    ),
+    "objective: {normalisation_constant: 64}": (
+        "rl.objective.normalisation_constant=64 is not read with rl.objective.normalisation=token_mean; set it to null."
+    ),
+    "objective: {name: gspo, options: {a: 1}}": (
+        'rl.objective.options={"a": 1} is not read by the registered rl.objective.name=gspo; '
+        "give an objective's dotted path or set rl.objective.options=null."
+    ),
+    "{samples_per_prompt: 1, micro_batch_size: 16, advantage: rloo}": (
+        "rl.samples_per_prompt=1 gives every response an advantage of 0 with rl.advantage=rloo; give at least 2."
+    ),
+    "{samples_per_prompt: 1, micro_batch_size: 16, advantage: remax, dynamic_sampling: {enabled: true}}": (
+        "rl.samples_per_prompt=1 makes every group uniform, which rl.dynamic_sampling replaces for ever; "
+        "give at least 2."
+    ),
+    "{updates_per_step: 2, objective: {name: reinforce}}": (
+        "rl.updates_per_step=2 trains several times on one batch, and rl.objective.name=reinforce has no importance "
+        "ratio for that; give 1 or take ppo."
+    ),
+    "kl: {estimator: k1}": (
+        "rl.kl.estimator=k1 with rl.kl.placement=loss has a gradient whose expectation is zero: it only adds noise; "
+        "take k2 or k3, or set rl.kl.allow_k1_in_loss=true."
+    ),
+    "kl: {placement: reward, importance_weighted: true}": (
+        "rl.kl.importance_weighted=true is read with rl.kl.placement=loss only; drop it."
+    ),
+    "kl: {placement: reward, cap: 5.0}": "rl.kl.cap=5.0 is read with rl.kl.placement=loss only; drop it.",
+    "kl: {coefficient: 0.0, target: 0.1}": (
+        "rl.kl.target=0.1 cannot steer rl.kl.coefficient=0; start from a coefficient above 0."
+    ),
+    "correction: {weighting: tis}": (
+        "rl.correction.weighting=tis does nothing with rl.correction.mode=off; set mode=decoupled or mode=bypass."
+    ),
+    "correction: {reject_token: [0.9, 1.1], weighting: tis}": (
+        "rl.correction.reject_token=[0.9, 1.1] does nothing with rl.correction.mode=off; "
+        "set mode=decoupled or mode=bypass."
+    ),
+    "correction: {veto: 0.0001}": (
+        "rl.correction.veto=0.0001 does nothing with rl.correction.mode=off; set mode=decoupled or mode=bypass."
+    ),
+    "correction: {opsm: 0.0001}": (
+        "rl.correction.opsm=0.0001 does nothing with rl.correction.mode=off; set mode=decoupled or mode=bypass."
+    ),
+    "correction: {mode: decoupled}": (
+        "rl.correction.mode=decoupled asks for a correction and names none; "
+        "set weighting, a rejection, veto or opsm."
+    ),
+    "correction: {mode: decoupled, reject_token: [1.1, 0.9]}": (
+        "rl.correction.reject_token=[1.1, 0.9] is no band around a ratio of 1; write it like [0.9, 1.1]."
+    ),
+    "correction: {mode: decoupled, reject_sequence: [0.5]}": (
+        "rl.correction.reject_sequence=[0.5] is no band around a ratio of 1; write it like [0.9, 1.1]."
+    ),
+    "correction: {mode: bypass, reject_geometric: [1.0, 1.001]}": (
+        "rl.correction.reject_geometric=[1.0, 1.001] is no band around a ratio of 1; write it like [0.9, 1.1]."
+    ),
+    "correction: {mode: decoupled, weighting: icepop, low: 1.5}": (
+        "rl.correction.low=1.5 and high are no band around 1; give low < 1 < high."
+    ),
+    "{objective: {name: decoupled_ppo}, correction: {mode: decoupled, weighting: tis}}": (
+        "rl.correction.weighting=tis corrects a second time what rl.objective.name=decoupled_ppo corrects by its own "
+        "ratio to the engine; set weighting=none."
+    ),
+    "{objective: {name: dppo_tv}, correction: {mode: bypass, weighting: icepop}}": (
+        "rl.correction.weighting=icepop corrects a second time what rl.objective.name=dppo_tv corrects by its own "
+        "ratio to the engine; set weighting=none."
+    ),
+    "{objective: {name: decoupled_ppo}, correction: {mode: bypass, veto: 0.0001}}": (
+        "rl.correction.mode=bypass has no old policy, which rl.objective.name=decoupled_ppo is about; "
+        "set mode=decoupled."
+    ),
+    "correction: {mode: bypass, veto: 0.0001, normalise: kept}": (
+        "rl.correction.normalise=kept needs to know what is kept before the update, which rl.correction.mode=bypass "
+        "decides during it; set normalise=all or mode=decoupled."
+    ),
+    "overlong: {buffer_tokens: 64}": (
+        "rl.overlong.buffer_tokens=64 is not shorter than rollout.max_new_tokens=64; give at most 63."
+    ),
+}
+
+# Neighbours of refused recipes, which must pass.
+ALLOWED = (
+    "objective: {name: k2_5, tau: 0.1}",
+    "objective: {dual_clip: 3.0}",
+    "objective: {name: gspo, clip_low: 0.001}",
+    "objective: {name: reinforce}",
+    "objective: {name: my_package.loss, options: {clip_high: 0.2}}",
+    "objective: {normalisation: seq_mean_token_sum_norm, normalisation_constant: 64}",
+    "objective: {normalisation: seq_mean_token_sum_norm}",
+    "{samples_per_prompt: 1, micro_batch_size: 16, advantage: remax}",
+    "{samples_per_prompt: 1, micro_batch_size: 16, advantage: reinforce_pp}",
+    "{samples_per_prompt: 2, micro_batch_size: 16, dynamic_sampling: {enabled: true}}",
+    "{updates_per_step: 2, objective: {name: ppo}}",
+    "kl: {estimator: k2}",
+    "kl: {estimator: k1, allow_k1_in_loss: true}",
+    "kl: {estimator: k1, coefficient: 0.0}",
+    "kl: {estimator: k1, placement: reward}",
+    "kl: {importance_weighted: true, cap: 5.0}",
+    "kl: {target: 0.1}",
+    "correction: {mode: decoupled, weighting: tis, normalise: kept}",
+    "correction: {mode: bypass, veto: 0.0001}",
+    "correction: {mode: decoupled, opsm: 0.0001}",
+    "correction: {mode: decoupled, reject_k3: 0.01}",
+    "correction: {mode: decoupled, reject_token: [0, 1.1], reject_sequence: [0.5, 2], reject_geometric: [0.99, 1.01]}",
+    "correction: {mode: decoupled, weighting: icepop, low: 0.9, high: 1.1}",
+    "{objective: {name: decoupled_ppo}, correction: {mode: decoupled, veto: 0.0001}}",
+    "{objective: {name: dppo_tv}, correction: {mode: bypass, reject_token: [0.9, 1.1]}}",
+    "overlong: {buffer_tokens: 63}",
+)
+
+
+def under_rl(text: str) -> str:
+    """The recipe whose section rl is `text`, a flow mapping or one key of it."""
+    return f"rl: {text}" if text.startswith("{") else f"rl: {{{text}}}"
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_contradiction(text: str, write: Write) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(write("a.yaml", under_rl(text)))
+    assert str(caught.value) == CASES[text]
+
+
+@pytest.mark.parametrize("text", ALLOWED)
+def test_neighbour_of_a_contradiction(text: str, write: Write) -> None:
+    load_recipe(write("a.yaml", under_rl(text)))
+
+
+@pytest.mark.parametrize("name", OBJECTIVE_KEYS)
+def test_an_objective_takes_the_keys_that_it_reads(name: str, write: Write) -> None:
+    inside = {"dual_clip": 3.0, "ratio_low": 0.8, "ratio_high": 1.2}
+    given = ", ".join(f"{key}: {inside.get(key, 0.1)}" for key in OBJECTIVE_KEYS[name])
+    objective = load_recipe(write("a.yaml", f"rl: {{objective: {{name: {name}, {given}}}}}")).recipe.rl.objective
+    assert [getattr(objective, key) for key in OBJECTIVE_KEYS[name]] == [
+        inside.get(key, 0.1) for key in OBJECTIVE_KEYS[name]
+    ]
+
+
+@pytest.mark.parametrize("key", ["reject_token", "reject_sequence", "reject_geometric"])
+def test_a_band_holds_numbers(key: str, write: Write) -> None:
+    with pytest.raises(RecipeError, match=rf"^rl\.correction\.{key}"):
+        load_recipe(write("a.yaml", f"rl: {{correction: {{mode: decoupled, {key}: [low, high]}}}}"))
