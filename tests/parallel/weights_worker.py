@@ -16,7 +16,7 @@ from megarl.megatron.models.qwen2 import hf_config
 from megarl.megatron.policy import Policy
 from megarl.megatron.weights import random_weights
 from megarl.megatron.world import Layout, join_world
-from megarl.objectives import GRPO
+from megarl.objectives import GRPO, EntropyBonus, KLPenalty, Normalisation
 from megarl.objectives.normalisation import MODES
 from megarl.rollout import Completion, Request, SamplingParams
 from megarl.rollout.distribute import generate_on_all_ranks
@@ -68,10 +68,10 @@ def _model(layout: Layout, sizes: dict[str, int], model: dict[str, Any], folder:
         mask[1] = False
         result = policy.update(
             replace(batch, mask_BT=mask),
-            GRPO(kl_coefficient=0.04),
+            EntropyBonus(KLPenalty(GRPO(), 0.04)),
             micro_batch_size=1,
             temperature=0.8,
-            normalisation=mode,
+            normalisation=Normalisation(mode, 7 if mode == "seq_mean_token_sum_norm" else None),
         )
         numbers = {"loss": result.loss, "grad_norm": result.grad_norm, "lr": result.lr, **result.metrics}
         updates[mode] = {"numbers": numbers, "weights": _weights(policy)}

@@ -37,4 +37,5 @@ class IcePop:
 
 
 def _ratio(log_ratio_BT: Tensor) -> Tensor:
-    return log_ratio_BT.detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    # bounded above only: e^-40 is small and right, and overflows nothing
+    return log_ratio_BT.detach().clamp(max=MAX_LOG_RATIO).exp()

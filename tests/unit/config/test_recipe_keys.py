@@ -61,8 +61,12 @@ LINES = {
     "rl: {objectiv: {clip_high: 1}}": (
         'rl.objectiv={"clip_high": 1} (a.yaml) is not a recipe key; did you mean rl.objective?'
     ),
-    "lr: 0.1": "lr=0.1 (a.yaml) is not a recipe key; did you mean sft.optimizer.lr or rl.optimizer.lr?",
-    "optimiser: {}": "optimiser={} (a.yaml) is not a recipe key; did you mean sft.optimizer or rl.optimizer?",
+    "lr: 0.1": (
+        "lr=0.1 (a.yaml) is not a recipe key; did you mean sft.optimizer.lr or rl.critic.optimizer.lr or rl.optimizer.lr?"
+    ),
+    "optimiser: {}": (
+        "optimiser={} (a.yaml) is not a recipe key; did you mean sft.optimizer or rl.critic.optimizer or rl.optimizer?"
+    ),
     "rollout: {stepz: 1}": "rollout.stepz=1 (a.yaml) is not a recipe key; did you mean sft.steps or rl.steps?",
     "reward: {zzz: 1}": "reward.zzz=1 (a.yaml) is not a recipe key; the keys here are reward.name.",
     "3: 4": "3=4 (a.yaml) has a key that is not one plain name; nest dotted keys.",

@@ -99,6 +99,12 @@ CASES = {
         "rl.correction.normalise=kept needs to know what is kept before the update, which rl.correction.mode=bypass "
         "decides during it; set normalise=all or mode=decoupled."
     ),
+    "critic: {warmup_steps: 1}": (
+        "rl.critic.warmup_steps=1 trains a critic that rl.advantage=grpo does not have; set it to 0 or take gae."
+    ),
+    "{steps: 3, advantage: gae, critic: {warmup_steps: 3}}": (
+        "rl.critic.warmup_steps=3 leaves no step of rl.steps=3 to the policy; give at most 2."
+    ),
     "overlong: {buffer_tokens: 64}": (
         "rl.overlong.buffer_tokens=64 is not shorter than rollout.max_new_tokens=64; give at most 63."
     ),
@@ -131,6 +137,8 @@ ALLOWED = (
     "correction: {mode: decoupled, weighting: icepop, low: 0.9, high: 1.1}",
     "{objective: {name: decoupled_ppo}, correction: {mode: decoupled, veto: 0.0001}}",
     "{objective: {name: dppo_tv}, correction: {mode: bypass, reject_token: [0.9, 1.1]}}",
+    "{steps: 3, advantage: gae, critic: {warmup_steps: 2}}",
+    "{samples_per_prompt: 1, micro_batch_size: 16, advantage: gae}",
     "overlong: {buffer_tokens: 63}",
 )
 

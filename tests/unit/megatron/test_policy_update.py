@@ -14,13 +14,14 @@ from megarl.megatron.batch import TrainBatch
 from megarl.megatron.forward import policy_forward_step
 from megarl.megatron.policy import Policy, Update
 from megarl.megatron.world import Layout
-from megarl.objectives import GRPO, SFT, Objective, TokenBatch
+from megarl.objectives import GRPO, SFT, EntropyBonus, KLPenalty, Normalisation, Objective, TokenBatch
 from megarl.objectives.normalisation import MODES
 from tests.unit.megatron.hf import hf_log_probs, hf_model
 from tests.unit.megatron.tiny import VOCAB, noisy_weights, random_batch, rl_batch, tiny_recipe
 
 ROWS = 4
 TEMPERATURE = 0.8
+CONSTANT = 7
 # an epsilon beside the gradients: where they are smaller, Adam's step would hang on their last digits
 CONFIG = OptimizerConfig(lr=1e-2, weight_decay=0.1, clip_grad=0.5, eps=1e-3, beta2=0.9)
 
@@ -46,7 +47,11 @@ def grpo_batch(policy: Policy) -> TrainBatch:
 
 def update(policy: Policy, batch: TrainBatch, objective: Objective, micro_batch_size: int, mode: str) -> Update:
     return policy.update(
-        batch, objective, micro_batch_size=micro_batch_size, temperature=TEMPERATURE, normalisation=mode
+        batch,
+        objective,
+        micro_batch_size=micro_batch_size,
+        temperature=TEMPERATURE,
+        normalisation=Normalisation(mode, CONSTANT if mode == "seq_mean_token_sum_norm" else None),
     )
 
 
@@ -63,11 +68,13 @@ def by_transformers(policy: Policy, batch: TrainBatch, objective: Objective, mod
     advantages, old, reference = (None if tensor is None else tensor.double() for tensor in tensors)
     token_batch = TokenBatch(log_probs, batch.mask_BT, log_probs, advantages, old, None, reference)
     terms = objective(token_batch).loss_BT
-    if mode == "token_mean":
-        loss = terms.sum() / batch.mask_BT.sum()
-    else:
-        trained = batch.mask_BT.any(1)
-        loss = (terms.sum(1) / batch.mask_BT.sum(1).clamp(min=1))[trained].mean()
+    trained, sums = batch.mask_BT.any(1), terms.sum(1)
+    loss = {
+        "token_mean": terms.sum() / batch.mask_BT.sum(),
+        "seq_mean_token_mean": (sums / batch.mask_BT.sum(1).clamp(min=1))[trained].mean(),
+        "seq_mean_token_sum": sums[trained].mean(),
+        "seq_mean_token_sum_norm": sums[trained].mean() / CONSTANT,
+    }[mode]
     loss.backward()
     parameters = dict(network.named_parameters())
     norm = torch.nn.utils.clip_grad_norm_(parameters.values(), CONFIG.clip_grad)
@@ -83,7 +90,7 @@ def by_transformers(policy: Policy, batch: TrainBatch, objective: Objective, mod
 
 
 OBJECTIVES: list[tuple[Objective, Callable[[Policy], TrainBatch]]] = [
-    (GRPO(0.2, 0.28, 0.04), grpo_batch),
+    (KLPenalty(GRPO(0.2, 0.28), 0.04), grpo_batch),
     (SFT(), lambda policy: random_batch(ROWS)),
 ]
 
@@ -114,7 +121,9 @@ def test_metrics_are_means_over_the_trained_tokens(layout: Layout) -> None:
     for micro_batch_size in (1, 4):
         policy = policy_with(layout, CONFIG)
         batch = grpo_batch(policy)
-        results.append(update(policy, batch, GRPO(), micro_batch_size, "token_mean").metrics)
+        results.append(
+            update(policy, batch, EntropyBonus(KLPenalty(GRPO(), 0.001)), micro_batch_size, "token_mean").metrics
+        )
     log_probs = policy_with(layout, CONFIG).log_probs(batch, 2)
     assert batch.old_log_probs_BT is not None and batch.reference_log_probs_BT is not None
     wanted = {
@@ -153,7 +162,7 @@ def test_norms_and_biases_have_no_weight_decay(layout: Layout) -> None:
     # advantages of zero and no KL: the gradient is zero, and what moves is the decay alone
     batch = grpo_batch(policy)
     still = replace(batch, advantages_BT=torch.zeros_like(batch.mask_BT, dtype=torch.float32))
-    assert update(policy, still, GRPO(kl_coefficient=0.0), 2, "token_mean").grad_norm == 0
+    assert update(policy, still, GRPO(), 2, "token_mean").grad_norm == 0
     for name, tensor in policy.export():
         factor = 1.0 if tensor.ndim == 1 else 1 - lr * decay
         torch.testing.assert_close(tensor, before[name] * factor, rtol=1e-6, atol=1e-7, msg=name)

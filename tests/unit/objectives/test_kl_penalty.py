@@ -96,7 +96,9 @@ def test_needs() -> None:
 def test_large_coefficients_are_counted() -> None:
     old = torch.full((1, 3), -5.0, dtype=torch.float64)
     reference = old + torch.tensor([[4.0, 2.0, 0.0]])
-    batch = TokenBatch(old.clone().requires_grad_(), torch.ones(1, 3, dtype=torch.bool), old, None, old, None, reference)
+    batch = TokenBatch(
+        old.clone().requires_grad_(), torch.ones(1, 3, dtype=torch.bool), old, None, old, None, reference
+    )
     metrics = KLPenalty(Nothing(), 0.1)(batch).metrics
     assert [float(value) for value in metrics["kl/coefficient_above_10_share"]] == [1, 3]
     assert float(metrics["kl/coefficient_abs"][0]) == pytest.approx(math.expm1(4) + math.expm1(2))

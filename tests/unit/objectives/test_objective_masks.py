@@ -9,7 +9,9 @@ import torch
 from megarl.objectives import DPPOTV, SFT, DecoupledPPO, EntropyBonus, KLPenalty, Objective, TokenBatch
 from tests.unit.objectives.batches import CASES, SHIFTS, identical, shifted_batch, spoilt, value_and_gradient
 
-WHOLE: dict[str, Objective] = {name: EntropyBonus(KLPenalty(objective, 0.04), 0.1) for name, (objective, _) in CASES.items()}
+WHOLE: dict[str, Objective] = {
+    name: EntropyBonus(KLPenalty(objective, 0.04), 0.1) for name, (objective, _) in CASES.items()
+}
 WHOLE |= {
     "k1": KLPenalty(CASES["grpo"][0], 0.1, "k1"),
     "k2 weighted, capped": KLPenalty(CASES["grpo"][0], 0.1, "k2", importance_weighted=True, cap=0.5),
@@ -35,7 +37,9 @@ def test_batch_without_a_trained_token_is_zero(objective: Objective) -> None:
     batch = shifted_batch((0.0,), 5)
     nothing = replace(batch, mask_BT=torch.zeros_like(batch.mask_BT))
     for log_probs in (batch.log_probs_BT.detach(), torch.full_like(batch.log_probs_BT, math.nan)):
-        loss, gradient = value_and_gradient(objective, replace(nothing, log_probs_BT=log_probs.clone().requires_grad_()))
+        loss, gradient = value_and_gradient(
+            objective, replace(nothing, log_probs_BT=log_probs.clone().requires_grad_())
+        )
         assert not loss.any() and not gradient.any()
     assert all(float(total) == 0 and float(count) == 0 for total, count in objective(nothing).metrics.values())
 

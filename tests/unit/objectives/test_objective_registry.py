@@ -26,7 +26,8 @@ def returns_no_objective(**options: Any) -> Any:
 
 def test_recipe_names_are_those_of_the_registries() -> None:
     assert tuple(OBJECTIVES) == tuple(OBJECTIVE_KEYS)
-    assert tuple(ADVANTAGES) == KNOWN_ADVANTAGES
+    # gae needs a critic's values, which no other estimator has: it is not one of these functions
+    assert (*ADVANTAGES, "gae") == KNOWN_ADVANTAGES
     choices = {f.name: f.metadata["choices"] for f in fields(ObjectiveConfig) if f.metadata.get("choices")}
     assert choices == {"normalisation": MODES}
     estimator = next(f for f in fields(KLConfig) if f.name == "estimator")

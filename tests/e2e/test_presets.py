@@ -1,0 +1,108 @@
+"""Every preset goes on top of the demo's recipe, and trains two steps under it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from megarl.config.load import load_recipe
+from tests.runs import RECIPE, REPOSITORY, TINY, environment, metrics
+
+pytestmark = pytest.mark.parallel
+
+PRESETS = sorted(path.stem for path in (REPOSITORY / "recipes/presets").glob("*.yaml") if path.stem != "common")
+# Sections that are the recipe's own: what is trained, on what, and where it goes.
+NOT_A_PRESETS = ("model", "tokenizer", "parallel", "data", "reward", "sft", "rollout", "evaluate", "output_dir", "seed")
+STEPS = 2
+
+
+def on_the_demo(name: str, folder: Path) -> str:
+    """A recipe in `folder` that puts the preset on top of the demo's."""
+    path = folder / f"{name}.yaml"
+    path.write_text(f"defaults: [{REPOSITORY / RECIPE}, {REPOSITORY}/recipes/presets/{name}.yaml]\n")
+    return str(path)
+
+
+def run(recipe: str, folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
+    """A tiny run of the recipe: four prompts of four responses, one optimizer step for every response at the most."""
+    sizes = [setting for setting in TINY if not setting.startswith(("sft.", "rl.micro_batch_size"))]
+    command = [sys.executable, "-m", "megarl", "train", recipe, *sizes, "sft.steps=0", f"rl.steps={STEPS}"]
+    return subprocess.run(
+        [*command, "rl.micro_batch_size=1", "evaluate.samples_per_prompt=0", f"output_dir={folder / 'run'}", *overrides],
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def test_presets_are_found() -> None:
+    """An empty list would make the other tests vacuous."""
+    assert {"grpo", "dapo", "gspo", "reinforce_pp"} <= set(PRESETS)
+    assert len(PRESETS) >= 12
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_loads_on_the_demo(name: str, tmp_path: Path) -> None:
+    """It changes the algorithm and nothing else."""
+    demo, preset = load_recipe(REPOSITORY / RECIPE), load_recipe(on_the_demo(name, tmp_path))
+    assert preset.tree["rl"] != demo.tree["rl"]
+    for section in NOT_A_PRESETS:
+        assert preset.tree[section] == demo.tree[section], section
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_inherits_no_algorithm(name: str, tmp_path: Path) -> None:
+    """On top of a recipe that sets every key of the algorithm to something else, it is the same."""
+    odd = tmp_path / "odd.yaml"
+    odd.write_text(
+        "rl: {updates_per_step: 2, gamma: 0.5, objective: {name: k2_5, ratio_low: 0.5, tau: 0.5, "
+        "normalisation: seq_mean_token_sum_norm, normalisation_constant: 5}, kl: {coefficient: 0.5, estimator: k2, cap: 2.0, "
+        "importance_weighted: true, target: 0.5}, entropy: {coefficient: 0.5}, overlong: {buffer_tokens: 3, filter: true}, "
+        "correction: {mode: bypass, weighting: icepop, veto: 0.01}, dynamic_sampling: {enabled: true}}\n"
+    )
+    plain = load_recipe(REPOSITORY / f"recipes/presets/{name}.yaml", ["rl.micro_batch_size=1"])
+    both = tmp_path / "both.yaml"
+    both.write_text(f"defaults: [odd.yaml, {REPOSITORY}/recipes/presets/{name}.yaml]\nrl: {{micro_batch_size: 1}}\n")
+    assert load_recipe(both).tree["rl"] == plain.tree["rl"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_trains(name: str, tmp_path: Path) -> None:
+    """Two steps, to a saved model, with its own objective and advantage."""
+    updates = load_recipe(REPOSITORY / f"recipes/presets/{name}.yaml", ["rl.micro_batch_size=1"]).recipe.rl.updates_per_step
+    assert 16 % updates == 0
+    finished = run(on_the_demo(name, tmp_path), tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert [(line["phase"], line["step"]) for line in metrics(tmp_path / "run")] == [("rl", 1), ("rl", 2)]
+    assert all(line["policy/grad_norm"] > 0 for line in metrics(tmp_path / "run")), "it trained on nothing"
+    assert (tmp_path / "run/model/model.safetensors").exists()
+    about = json.loads((tmp_path / "run/run.json").read_text())["recipe"]["rl"]
+    assert about["updates_per_step"] == updates
+
+
+def test_dynamic_sampling_fills_the_batch(tmp_path: Path) -> None:
+    """It draws more problems than it keeps, and no kept group is uniform."""
+    finished = run(on_the_demo("dapo", tmp_path), tmp_path, "rl.dynamic_sampling.max_batches=50")
+    assert finished.returncode == 0, finished.stderr
+    lines = metrics(tmp_path / "run")
+    assert all(line["rollout/problems_drawn"] >= 4 and line["rollout/problems_drawn"] % 4 == 0 for line in lines)
+    assert any(line["rollout/problems_drawn"] > 4 for line in lines)
+    samples = [json.loads(line) for line in (tmp_path / "run/samples.jsonl").read_text().splitlines()]
+    assert samples
+    assert all(sample["advantage"] != 0 for sample in samples)
+
+
+def test_dynamic_sampling_that_runs_dry_says_so(tmp_path: Path) -> None:
+    """One token is never enough for an answer: every response is worth 0."""
+    finished = run(
+        on_the_demo("dapo", tmp_path), tmp_path, "rollout.max_new_tokens=1", "rl.dynamic_sampling.max_batches=3"
+    )
+    assert finished.returncode == 2
+    assert finished.stderr == (
+        "megarl: error: rl.dynamic_sampling.max_batches=3 batches gave 0 of the 4 prompts whose responses differ in reward; "
+        "take problems that the policy solves sometimes, raise it, or stop here: there may be nothing left to learn.\n"
+    )
