@@ -13,7 +13,7 @@ class CheckpointConfig:
     every: int = key(20, "RL steps between checkpoints; 0 saves at the end of a phase and on a stop only.", low=0)
     sft_every: int = key(0, "SFT steps between checkpoints; 0 saves at the end of the phase and on a stop only.", low=0)
     stop_grace_s: float = key(
-        7.5,
+        6.0,
         "Seconds after a stop signal in which a step and its save must end; then the process ends unsaved.",
         above=0,
     )
