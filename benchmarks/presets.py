@@ -28,8 +28,8 @@ TIMEOUT_S = 600
 # a fifth of the longest response, as DAPO's 4096 of 20480 tokens
 OVERLONG_BUFFER = 9
 HAS_OVERLONG_PENALTY = ("dapo", "cispo")
-# Presets whose own setting of a key does not suit 20 steps of a tiny model, and what is taken instead.
-AT_THIS_SCALE: dict[str, tuple[str, ...]] = {}
+# Of 16 prompts a step, 16 updates would train on one prompt each, which at this learning rate undoes what the others did.
+MOST_UPDATES = 4
 
 
 def names() -> list[str]:
@@ -45,20 +45,21 @@ def recipe_of(name: str, folder: Path) -> Path:
 
 
 def demo_scale(name: str, updates_per_step: int) -> list[str]:
-    """Overrides that bring a preset's sizes to those of the demo."""
+    """Overrides that bring a preset, of so many updates a step, to the demo's sizes."""
+    updates = min(updates_per_step, MOST_UPDATES)
     return [
         "model.init_from=tests/data/base",
         "sft.steps=0",
         f"rl.steps={STEPS}",
         f"rl.prompts_per_step={PROMPTS}",
         f"rl.samples_per_prompt={SAMPLES}",
-        f"rl.micro_batch_size={min(MICRO_BATCH, PROMPTS * SAMPLES // updates_per_step)}",
+        f"rl.updates_per_step={updates}",
+        f"rl.micro_batch_size={min(MICRO_BATCH, PROMPTS * SAMPLES // updates)}",
         "rl.optimizer.lr=5e-4",
         "rl.optimizer.warmup_steps=3",
         "rollout.max_new_tokens=44",
         *([f"rl.overlong.buffer_tokens={OVERLONG_BUFFER}"] if name in HAS_OVERLONG_PENALTY else []),
         "evaluate.samples_per_prompt=0",
-        *AT_THIS_SCALE.get(name, ()),
     ]
 
 

@@ -54,13 +54,14 @@ def test_each_rule_keeps_some_and_drops_some(name: str) -> None:
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_missing_log_probs_are_counted_and_are_no_evidence(junk: float, weighting: str) -> None:
+@pytest.mark.parametrize("side", [0, 1])
+def test_missing_log_probs_are_counted_and_are_no_evidence(junk: float, weighting: str, side: int) -> None:
     trainer, rollout, mask = drifted(10)
     missing = mask & (uniform(0, 1, mask.shape, 13) < 0.3)
     missing[1] = mask[1]
-    out = Correction([rule for rule, _ in RULES.values()], WEIGHTINGS[weighting][0])(
-        trainer, rollout.masked_fill(missing | ~mask, junk), mask
-    )
+    spoilt = [trainer, rollout]
+    spoilt[side] = spoilt[side].masked_fill(missing | ~mask, junk)
+    out = Correction([rule for rule, _ in RULES.values()], WEIGHTINGS[weighting][0])(*spoilt, mask)
     weights, keep = corrected(trainer, rollout, mask & ~missing, tuple(RULES), weighting)
     assert torch.equal(out.unusable_BT, missing)
     assert torch.equal(out.keep_BT, keep) and keep.any()
