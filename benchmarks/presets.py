@@ -1,9 +1,9 @@
 """Trains the demo task for 20 steps under every preset, and tables what each learned.
 
-    python benchmarks/presets.py [preset ...]     # from the repository's root; about 15 s a preset
+    python benchmarks/presets.py [preset ...]     # from the repository's root; about 30 s a preset
 
-Each preset goes on top of the demo's recipe, with sizes and a learning rate of the demo's scale; the algorithm stays the
-preset's own. Writes benchmarks/presets.json and prints the table of docs/objectives.md.
+Each preset goes on top of the demo's recipe, with sizes and a learning rate of the demo's scale; the algorithm stays
+the preset's own. Writes benchmarks/presets.json and prints the table of docs/objectives.md.
 """
 
 import json
@@ -28,7 +28,7 @@ TIMEOUT_S = 600
 # a fifth of the longest response, as DAPO's 4096 of 20480 tokens
 OVERLONG_BUFFER = 9
 HAS_OVERLONG_PENALTY = ("dapo", "cispo")
-# Of 16 prompts a step, 16 updates would train on one prompt each, which at this learning rate undoes what the others did.
+# 16 updates a step would train on one of the 16 prompts each, and at this learning rate undo what the others did
 MOST_UPDATES = 4
 
 
@@ -102,7 +102,8 @@ def machine() -> dict[str, Any]:
     from importlib.metadata import version
 
     libraries = {name: version(name) for name in ("torch", "megatron-core")}
-    return {"cpus": os.cpu_count(), "architecture": platform.machine(), "python": platform.python_version(), **libraries}
+    python = platform.python_version()
+    return {"cpus": os.cpu_count(), "architecture": platform.machine(), "python": python, **libraries}
 
 
 def table(results: dict[str, Any]) -> str:

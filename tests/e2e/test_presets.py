@@ -16,6 +16,8 @@ PRESETS = sorted(path.stem for path in (REPOSITORY / "recipes/presets").glob("*.
 # Sections that are the recipe's own: what is trained, on what, and where it goes.
 NOT_A_PRESETS = ("model", "tokenizer", "parallel", "data", "reward", "sft", "rollout", "evaluate", "output_dir", "seed")
 STEPS = 2
+# divides an update of any size
+ONE_BY_ONE = "rl.micro_batch_size=1"
 
 
 def on_the_demo(name: str, folder: Path) -> str:
@@ -28,9 +30,9 @@ def on_the_demo(name: str, folder: Path) -> str:
 def run(recipe: str, folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
     """A tiny run of the recipe: four prompts of four responses as long as the demo's, so that some are right."""
     sizes = [setting for setting in TINY if not setting.startswith(("sft.", "rl.micro_batch_size", "rollout."))]
-    command = [sys.executable, "-m", "megarl", "train", recipe, *sizes, "sft.steps=0", f"rl.steps={STEPS}"]
+    short = ["sft.steps=0", f"rl.steps={STEPS}", ONE_BY_ONE, "evaluate.samples_per_prompt=0"]
     return subprocess.run(
-        [*command, "rl.micro_batch_size=1", "evaluate.samples_per_prompt=0", f"output_dir={folder / 'run'}", *overrides],
+        [sys.executable, "-m", "megarl", "train", recipe, *sizes, *short, f"output_dir={folder / 'run'}", *overrides],
         cwd=REPOSITORY,
         env=environment(),
         capture_output=True,
@@ -59,12 +61,13 @@ def test_preset_inherits_no_algorithm(name: str, tmp_path: Path) -> None:
     """On top of a recipe that sets every key of the algorithm to something else, it is the same."""
     odd = tmp_path / "odd.yaml"
     odd.write_text(
-        "rl: {updates_per_step: 2, gamma: 0.5, objective: {name: k2_5, ratio_low: 0.5, tau: 0.5, "
-        "normalisation: seq_mean_token_sum_norm, normalisation_constant: 5}, kl: {coefficient: 0.5, estimator: k2, cap: 2.0, "
-        "importance_weighted: true, target: 0.5}, entropy: {coefficient: 0.5}, overlong: {buffer_tokens: 3, filter: true}, "
+        "rl: {updates_per_step: 2, gamma: 0.5, advantage: gae, critic: {warmup_steps: 1}, objective: {name: k2_5, "
+        "ratio_low: 0.5, tau: 0.5, normalisation: seq_mean_token_sum_norm, normalisation_constant: 5}, "
+        "kl: {coefficient: 0.5, estimator: k2, cap: 2.0, importance_weighted: true, target: 0.5}, "
+        "entropy: {coefficient: 0.5}, overlong: {buffer_tokens: 3, filter: true}, "
         "correction: {mode: bypass, weighting: icepop, veto: 0.01}, dynamic_sampling: {enabled: true}}\n"
     )
-    plain = load_recipe(REPOSITORY / f"recipes/presets/{name}.yaml", ["rl.micro_batch_size=1"])
+    plain = load_recipe(REPOSITORY / f"recipes/presets/{name}.yaml", [ONE_BY_ONE])
     both = tmp_path / "both.yaml"
     both.write_text(f"defaults: [odd.yaml, {REPOSITORY}/recipes/presets/{name}.yaml]\nrl: {{micro_batch_size: 1}}\n")
     assert load_recipe(both).tree["rl"] == plain.tree["rl"]
@@ -73,15 +76,15 @@ def test_preset_inherits_no_algorithm(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_trains(name: str, tmp_path: Path) -> None:
     """Two steps, to a saved model, with its own objective and advantage."""
-    updates = load_recipe(REPOSITORY / f"recipes/presets/{name}.yaml", ["rl.micro_batch_size=1"]).recipe.rl.updates_per_step
-    assert 16 % updates == 0
+    preset = load_recipe(REPOSITORY / f"recipes/presets/{name}.yaml", [ONE_BY_ONE]).recipe.rl
     finished = run(on_the_demo(name, tmp_path), tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert [(line["phase"], line["step"]) for line in metrics(tmp_path / "run")] == [("rl", 1), ("rl", 2)]
     assert all(line["policy/grad_norm"] > 0 for line in metrics(tmp_path / "run")), "it trained on nothing"
     assert (tmp_path / "run/model/model.safetensors").exists()
-    about = json.loads((tmp_path / "run/run.json").read_text())["recipe"]["rl"]
-    assert about["updates_per_step"] == updates
+    ran = json.loads((tmp_path / "run/run.json").read_text())["recipe"]["rl"]
+    assert ran["objective"]["name"] == preset.objective.name
+    assert (ran["advantage"], ran["updates_per_step"]) == (preset.advantage, preset.updates_per_step)
 
 
 def test_dynamic_sampling_fills_the_batch(tmp_path: Path) -> None:
@@ -103,6 +106,7 @@ def test_dynamic_sampling_that_runs_dry_says_so(tmp_path: Path) -> None:
     )
     assert finished.returncode == 2
     assert finished.stderr == (
-        "megarl: error: rl.dynamic_sampling.max_batches=3 batches gave 0 of the 4 prompts whose responses differ in reward; "
-        "take problems that the policy solves sometimes, raise it, or stop here: there may be nothing left to learn.\n"
+        "megarl: error: rl.dynamic_sampling.max_batches=3 batches gave 0 of the 4 prompts whose responses differ in "
+        "reward; take problems that the policy solves sometimes, raise it, or stop here: there may be nothing left to "
+        "learn.\n"
     )

@@ -62,7 +62,8 @@ LINES = {
         'rl.objectiv={"clip_high": 1} (a.yaml) is not a recipe key; did you mean rl.objective?'
     ),
     "lr: 0.1": (
-        "lr=0.1 (a.yaml) is not a recipe key; did you mean sft.optimizer.lr or rl.critic.optimizer.lr or rl.optimizer.lr?"
+        "lr=0.1 (a.yaml) is not a recipe key; "
+        "did you mean sft.optimizer.lr or rl.critic.optimizer.lr or rl.optimizer.lr?"
     ),
     "optimiser: {}": (
         "optimiser={} (a.yaml) is not a recipe key; did you mean sft.optimizer or rl.critic.optimizer or rl.optimizer?"

@@ -68,8 +68,7 @@ CASES = {
         "rl.correction.opsm=0.0001 does nothing with rl.correction.mode=off; set mode=decoupled or mode=bypass."
     ),
     "correction: {mode: decoupled}": (
-        "rl.correction.mode=decoupled asks for a correction and names none; "
-        "set weighting, a rejection, veto or opsm."
+        "rl.correction.mode=decoupled asks for a correction and names none; set weighting, a rejection, veto or opsm."
     ),
     "correction: {mode: decoupled, reject_token: [1.1, 0.9]}": (
         "rl.correction.reject_token=[1.1, 0.9] is no band around a ratio of 1; write it like [0.9, 1.1]."
