@@ -57,6 +57,7 @@ def demo_scale(name: str, updates_per_step: int) -> list[str]:
         f"rl.micro_batch_size={min(MICRO_BATCH, PROMPTS * SAMPLES // updates)}",
         "rl.optimizer.lr=5e-4",
         "rl.optimizer.warmup_steps=3",
+        "rl.critic.optimizer.lr=1e-3",
         "rollout.max_new_tokens=44",
         *([f"rl.overlong.buffer_tokens={OVERLONG_BUFFER}"] if name in HAS_OVERLONG_PENALTY else []),
         "evaluate.samples_per_prompt=0",

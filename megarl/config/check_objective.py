@@ -69,11 +69,11 @@ def correction_is_whole(recipe: Recipe) -> None:
     asked = rules + (["opsm"] if correction.opsm is not None else [])
     if correction.weighting != "none":
         asked.append("weighting")
-    if correction.mode == "off" and asked:
+    if correction.mode == "none" and asked:
         name = asked[0]
-        reason = "does nothing with rl.correction.mode=off"
+        reason = "does nothing with rl.correction.mode=none"
         raise refusal(f"rl.correction.{name}", getattr(correction, name), reason, "set mode=decoupled or mode=bypass")
-    if correction.mode != "off" and not asked:
+    if correction.mode != "none" and not asked:
         reason = "asks for a correction and names none"
         raise refusal("rl.correction.mode", correction.mode, reason, "set weighting, a rejection, veto or opsm")
     for name in _BANDS:
@@ -115,6 +115,19 @@ def registered_objective_has_no_options(recipe: Recipe) -> None:
         raise refusal("rl.objective.options", objective.options, reason, fix)
 
 
+def max_rl_rewards_stay_positive(recipe: Recipe) -> None:
+    """Its baseline is a success rate: nothing may make a reward negative that was not."""
+    rl = recipe.rl
+    if rl.advantage != "max_rl":
+        return
+    if rl.overlong.buffer_tokens and rl.overlong.penalty:
+        reason = "can make a reward negative, which rl.advantage=max_rl cannot take"
+        raise refusal("rl.overlong.buffer_tokens", rl.overlong.buffer_tokens, reason, "set it to 0")
+    if rl.kl.placement == "reward" and rl.kl.coefficient > 0:
+        reason = "can make a reward negative, which rl.advantage=max_rl cannot take"
+        raise refusal("rl.kl.placement", "reward", reason, "set placement=loss")
+
+
 def critic_has_a_use(recipe: Recipe) -> None:
     """The critic's warm-up leaves steps for the policy, and belongs to gae."""
     rl = recipe.rl
@@ -128,6 +141,7 @@ def critic_has_a_use(recipe: Recipe) -> None:
 
 OBJECTIVE_CHECKS = (
     critic_has_a_use,
+    max_rl_rewards_stay_positive,
     objective_reads_its_keys,
     constant_is_read,
     registered_objective_has_no_options,

@@ -74,10 +74,10 @@ class CorrectionConfig:
     """What is done about the difference between the engine's distribution and the trainer's."""
 
     mode: str = key(
-        "off",
+        "none",
         "'decoupled' compares the trainer's policy before the update with the engine; 'bypass' compares the policy "
         "that is trained, and takes the engine's log-probs for the old ones.",
-        choices=("off", "decoupled", "bypass"),
+        choices=("none", "decoupled", "bypass"),
     )
     weighting: str = key("none", "Importance weights on the tokens.", choices=("none", "tis", "icepop"))
     cap: float = key(2.0, "tis: largest weight.", above=0)

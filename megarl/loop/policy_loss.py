@@ -30,7 +30,7 @@ def build_policy_loss(recipe: Recipe, kl_coefficient: float) -> Objective:
     """
     rl = recipe.rl
     loss = build_objective(rl.objective)
-    if rl.correction.mode != "off":
+    if rl.correction.mode != "none":
         opsm = None if rl.correction.opsm is None else OPSM(rl.correction.opsm)
         loss = CorrectedObjective(loss, build_correction(rl.correction), rl.correction.mode == "bypass", opsm)
     in_loss = kl_coefficient if rl.kl.placement == "loss" else 0.0

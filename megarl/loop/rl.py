@@ -98,7 +98,7 @@ def _with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> TrainBa
     if config.overlong.filter:
         whole_B = torch.tensor([completion.finish_reason == "stop" for completion in rollouts.completions])
         keep_BT = keep_BT & whole_B.to(keep_BT.device)[:, None]
-    valid_B = torch.ones(len(batch), dtype=torch.bool, device=keep_BT.device)
+    valid_B = keep_BT.any(dim=1)
     if config.correction.mode == "decoupled":
         assert batch.old_log_probs_BT is not None and batch.rollout_log_probs_BT is not None
         corrected = build_correction(config.correction)(batch.old_log_probs_BT, batch.rollout_log_probs_BT, keep_BT)

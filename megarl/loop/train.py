@@ -95,6 +95,10 @@ def _warm_start(run: Run) -> None:
 def _reinforce(run: Run) -> None:
     config, state = run.recipe.rl, run.state
     begin_reference(run)
+    if config.kl.placement == "reward" and config.kl.coefficient > 0 and config.kl.estimator == "k3":
+        run.journal.note(
+            "warning: k3 in the reward has a heavy tail, by which one rare token can outweigh the rest; see k1"
+        )
     push_weights(run.policy, run.engine, state.weight_version)
     _evaluate_once(run, "before")
     run.journal.begin("rl", config.steps, state.step)

@@ -55,17 +55,17 @@ CASES = {
         "rl.kl.target=0.1 cannot steer rl.kl.coefficient=0; start from a coefficient above 0."
     ),
     "correction: {weighting: tis}": (
-        "rl.correction.weighting=tis does nothing with rl.correction.mode=off; set mode=decoupled or mode=bypass."
+        "rl.correction.weighting=tis does nothing with rl.correction.mode=none; set mode=decoupled or mode=bypass."
     ),
     "correction: {reject_token: [0.9, 1.1], weighting: tis}": (
-        "rl.correction.reject_token=[0.9, 1.1] does nothing with rl.correction.mode=off; "
+        "rl.correction.reject_token=[0.9, 1.1] does nothing with rl.correction.mode=none; "
         "set mode=decoupled or mode=bypass."
     ),
     "correction: {veto: 0.0001}": (
-        "rl.correction.veto=0.0001 does nothing with rl.correction.mode=off; set mode=decoupled or mode=bypass."
+        "rl.correction.veto=0.0001 does nothing with rl.correction.mode=none; set mode=decoupled or mode=bypass."
     ),
     "correction: {opsm: 0.0001}": (
-        "rl.correction.opsm=0.0001 does nothing with rl.correction.mode=off; set mode=decoupled or mode=bypass."
+        "rl.correction.opsm=0.0001 does nothing with rl.correction.mode=none; set mode=decoupled or mode=bypass."
     ),
     "correction: {mode: decoupled}": (
         "rl.correction.mode=decoupled asks for a correction and names none; set weighting, a rejection, veto or opsm."
