@@ -60,8 +60,7 @@ def main(steps: int = 30) -> list[float]:
         rewards_B = (responses % 2 == 0).float().mean(dim=1)
         prompt_ids = [f"prompt {row // GROUP}" for row in range(len(responses))]
         batch = pad_batch([[0]] * len(responses), responses.tolist(), current().device)
-        valid_B = torch.ones_like(rewards_B, dtype=torch.bool)
-        advantages_BT = ADVANTAGES["grpo"](Rewarded(rewards_B, prompt_ids, batch.mask_BT, valid_B))
+        advantages_BT = ADVANTAGES["grpo"](Rewarded(rewards_B, prompt_ids, batch.mask_BT, batch.mask_BT.any(dim=1)))
         schedule = {"model": [wrapped], "num_microbatches": 1, "seq_length": LENGTH, "micro_batch_size": len(batch)}
         score = scoring_forward_step(vocab_size=VOCAB, temperature=1.0)
         run = get_forward_backward_func()
