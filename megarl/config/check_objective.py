@@ -48,10 +48,15 @@ def reinforce_updates_once(recipe: Recipe) -> None:
         raise refusal("rl.updates_per_step", recipe.rl.updates_per_step, reason, "give 1 or take ppo")
 
 
+def kl_gradient_is_meant(recipe: Recipe) -> bool:
+    """k1 times the ratio has the reverse KL's gradient, r (x + 1); without it, the user must say so."""
+    return recipe.rl.kl.importance_weighted or recipe.rl.kl.allow_k1_in_loss
+
+
 def kl_belongs_where_it_is(recipe: Recipe) -> None:
     """k1 in a loss is noise: its gradient is grad log policy, whose expectation under the policy is zero."""
     kl = recipe.rl.kl
-    if kl.coefficient > 0 and kl.placement == "loss" and kl.estimator == "k1" and not kl.allow_k1_in_loss:
+    if kl.coefficient > 0 and kl.placement == "loss" and kl.estimator == "k1" and not kl_gradient_is_meant(recipe):
         reason = "with rl.kl.placement=loss has a gradient whose expectation is zero: it only adds noise"
         raise refusal("rl.kl.estimator", "k1", reason, "take k2 or k3, or set rl.kl.allow_k1_in_loss=true")
     if kl.placement == "reward":
@@ -73,9 +78,15 @@ def correction_is_whole(recipe: Recipe) -> None:
         name = asked[0]
         reason = "does nothing with rl.correction.mode=none"
         raise refusal(f"rl.correction.{name}", getattr(correction, name), reason, "set mode=decoupled or mode=bypass")
-    if correction.mode != "none" and not asked:
+    if correction.mode == "decoupled" and not asked:
         reason = "asks for a correction and names none"
         raise refusal("rl.correction.mode", correction.mode, reason, "set weighting, a rejection, veto or opsm")
+    if correction.normalise == "kept" and not rules:
+        reason = "has nothing to take out: no rule drops a token before the update"
+        raise refusal("rl.correction.normalise", "kept", reason, "set normalise=all or a rejection")
+    if correction.opsm is not None and correction.mode == "decoupled" and recipe.rl.updates_per_step == 1:
+        reason = "never drops anything: at the only update of a step the policy is still the old one"
+        raise refusal("rl.correction.opsm", correction.opsm, reason, "set mode=bypass or rl.updates_per_step above 1")
     for name in _BANDS:
         band = getattr(correction, name)
         if band is not None and not (len(band) == 2 and 0 <= band[0] < 1 < band[1]):
@@ -90,6 +101,9 @@ def correction_fits_objective(recipe: Recipe) -> None:
     if correction.weighting != "none" and name in ("decoupled_ppo", "dppo_tv"):
         reason = f"corrects a second time what rl.objective.name={name} corrects by its own ratio to the engine"
         raise refusal("rl.correction.weighting", correction.weighting, reason, "set weighting=none")
+    if correction.mode == "bypass" and correction.weighting != "none" and name != "reinforce":
+        reason = "weighs twice: in rl.correction.mode=bypass the objective's own ratio is policy / engine"
+        raise refusal("rl.correction.weighting", correction.weighting, reason, "set weighting=none or mode=decoupled")
     if correction.mode == "bypass" and name == "decoupled_ppo":
         reason = "has no old policy, which rl.objective.name=decoupled_ppo is about"
         raise refusal("rl.correction.mode", "bypass", reason, "set mode=decoupled")

@@ -39,7 +39,13 @@ def rollouts_split_into_updates(recipe: Recipe) -> None:
 def warmup_ends(recipe: Recipe) -> None:
     """The learning rate must come down again: warm-up is shorter than the phase."""
     rl = recipe.rl
-    phases = (("sft", recipe.sft.steps, recipe.sft.optimizer), ("rl", rl.steps * rl.updates_per_step, rl.optimizer))
+    policy_updates = (rl.steps - rl.critic.warmup_steps) * rl.updates_per_step
+    critic_updates = rl.steps * rl.updates_per_step if rl.advantage == "gae" else 0
+    phases = (
+        ("sft", recipe.sft.steps, recipe.sft.optimizer),
+        ("rl", policy_updates, rl.optimizer),
+        ("rl.critic", critic_updates, rl.critic.optimizer),
+    )
     for phase, updates, optimizer in phases:
         if 0 < updates <= optimizer.warmup_steps:
             reason = f"leaves no step after the warm-up of the {updates} optimizer steps of the phase"

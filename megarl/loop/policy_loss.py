@@ -1,6 +1,7 @@
 """The whole policy loss of a recipe: objective, correction, KL term, entropy bonus, from the inside out."""
 
 from megarl.config.objective import CorrectionConfig
+from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 from megarl.drift.corrections import (
     OPSM,
@@ -31,6 +32,9 @@ def build_policy_loss(recipe: Recipe, kl_coefficient: float) -> Objective:
     rl = recipe.rl
     loss = build_objective(rl.objective)
     if rl.correction.mode != "none":
+        if rl.correction.mode == "bypass" and rl.correction.weighting != "none" and "old_log_probs_BT" in loss.needs:
+            reason = "weighs twice: in rl.correction.mode=bypass the objective's own ratio is policy / engine"
+            raise refusal("rl.correction.weighting", rl.correction.weighting, reason, "set weighting=none")
         opsm = None if rl.correction.opsm is None else OPSM(rl.correction.opsm)
         loss = CorrectedObjective(loss, build_correction(rl.correction), rl.correction.mode == "bypass", opsm)
     in_loss = kl_coefficient if rl.kl.placement == "loss" else 0.0

@@ -1,11 +1,13 @@
 """One step of reinforcement learning, as it reads in a paper: roll out, reward, compare, update, sync."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from megarl.drift import drift_metrics
+from megarl.drift.corrections import correction_metrics
 from megarl.loop.critic import gae_targets, update_critic
 from megarl.loop.policy_loss import build_correction, build_normalisation, build_policy_loss
 from megarl.loop.rollouts import Rollouts, collect_rollouts
@@ -33,7 +35,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         with timed(seconds, "log_probs"):
             batch = _scored(run, rollouts)
         drift = _drift(batch)
-        batch = _with_advantages(run, batch, rollouts)
+        batch, correction = _with_advantages(run, batch, rollouts)
         with timed(seconds, "update"):
             critic_metrics = update_critic(run, batch)
             updates = _update(run, batch)
@@ -45,6 +47,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         **_rollout_metrics(rollouts),
         **_update_metrics(updates),
         **critic_metrics,
+        **correction,
         "kl/coefficient": state.kl_coefficient,
         **{f"drift/{name}": value for name, value in drift.items()},
         **{f"seconds/{name}": value for name, value in seconds.items()},
@@ -63,7 +66,8 @@ def steered(run: Run, coefficient: float, kl: float | None) -> float:
     if config.target is None or kl is None:
         return coefficient
     error = min(max(kl / config.target - 1, -0.2), 0.2)
-    return coefficient * (1 + error * run.recipe.rl.rollouts_per_step / config.horizon)
+    # as an exponential, which no batch, however large against the horizon, makes negative
+    return coefficient * math.exp(error * run.recipe.rl.rollouts_per_step / config.horizon)
 
 
 def _scored(run: Run, rollouts: Rollouts) -> TrainBatch:
@@ -88,10 +92,12 @@ def _drift(batch: TrainBatch) -> dict[str, float]:
     return drift_metrics(batch.old_log_probs_BT, batch.rollout_log_probs_BT, batch.mask_BT)
 
 
-def _with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> TrainBatch:
+def _with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> tuple[TrainBatch, dict[str, float]]:
     """The batch with each token's advantage, and without the responses that the recipe leaves out of the loss.
 
-    Rejection comes first: a response that is not trained on enters no sibling's baseline.
+    Rejection comes first: a response that is not trained on enters no sibling's baseline. In decoupled mode the weights
+    are formed here, once, on the whole batch. In bypass mode each update forms its own, and only what the policy as it
+    is now rejects is known already.
     """
     config = run.recipe.rl
     keep_BT = batch.mask_BT
@@ -99,12 +105,17 @@ def _with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> TrainBa
         whole_B = torch.tensor([completion.finish_reason == "stop" for completion in rollouts.completions])
         keep_BT = keep_BT & whole_B.to(keep_BT.device)[:, None]
     valid_B = keep_BT.any(dim=1)
-    if config.correction.mode == "decoupled":
+    metrics: dict[str, float] = {}
+    if config.correction.mode != "none":
         assert batch.old_log_probs_BT is not None and batch.rollout_log_probs_BT is not None
         corrected = build_correction(config.correction)(batch.old_log_probs_BT, batch.rollout_log_probs_BT, keep_BT)
         valid_B = corrected.keep_BT.any(dim=1)
-        if config.correction.normalise == "kept":
-            keep_BT = corrected.keep_BT
+        if config.correction.mode == "decoupled":
+            batch = replace(batch, correction_weights_BT=corrected.weights_BT, correction_keep_BT=corrected.keep_BT)
+            sums = correction_metrics(corrected, keep_BT)
+            metrics = {name: float(total) / max(float(count), 1.0) for name, (total, count) in sums.items()}
+            if config.correction.normalise == "kept":
+                keep_BT = corrected.keep_BT
     rewarded = Rewarded(
         rewards_B=rollouts.rewards_B.to(keep_BT.device),
         prompt_ids=[problem.id for problem in rollouts.problems],
@@ -116,10 +127,10 @@ def _with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> TrainBa
     )
     if run.critic is not None:
         advantages_BT, old_values_BT, returns_BT = gae_targets(run, run.critic, rollouts, rewarded)
-        return replace(
-            batch, mask_BT=keep_BT, advantages_BT=advantages_BT, old_values_BT=old_values_BT, returns_BT=returns_BT
-        )
-    return replace(batch, mask_BT=keep_BT, advantages_BT=ADVANTAGES[config.advantage](rewarded))
+        batch = replace(batch, old_values_BT=old_values_BT, returns_BT=returns_BT)
+    else:
+        advantages_BT = ADVANTAGES[config.advantage](rewarded)
+    return replace(batch, mask_BT=keep_BT, advantages_BT=advantages_BT), metrics
 
 
 def _penalties(run: Run, batch: TrainBatch) -> torch.Tensor | None:

@@ -25,6 +25,7 @@ class Rollouts:
         completions: the responses.
         texts: the responses as text.
         rewards: what each is worth, the overlong penalty taken off.
+        task_rewards: the same with no penalty taken off, by which groups are uniform or not.
         baselines: reward of the greedy response to the same prompt, where the advantage needs it.
         problems_drawn: problems taken from the source for them.
         uniform_groups: prompts drawn whose responses all got the same reward.
@@ -34,6 +35,7 @@ class Rollouts:
     completions: list[Completion] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+    task_rewards: list[float] = field(default_factory=list)
     baselines: list[float] = field(default_factory=list)
     problems_drawn: int = 0
     uniform_groups: int = 0
@@ -45,7 +47,7 @@ class Rollouts:
 
     def take(self, other: "Rollouts", rows: slice) -> None:
         """Appends the other's rows."""
-        for name in ("problems", "completions", "texts", "rewards", "baselines"):
+        for name in ("problems", "completions", "texts", "rewards", "task_rewards", "baselines"):
             getattr(self, name).extend(getattr(other, name)[rows])
 
 
@@ -69,14 +71,15 @@ def collect_rollouts(run: Run, seconds: dict[str, float]) -> Rollouts:
         kept.uniform_groups += drawn.uniform_groups
         for begin in range(0, wanted, group):
             rows = slice(begin, begin + group)
-            if len(set(drawn.rewards[rows])) > 1 and len(kept.rewards) < wanted:
+            if len(set(drawn.task_rewards[rows])) > 1 and len(kept.rewards) < wanted:
                 kept.take(drawn, rows)
         if len(kept.rewards) == wanted:
             return kept
+    run.save()
     raise UserError(
         f"rl.dynamic_sampling.max_batches={config.dynamic_sampling.max_batches} batches gave "
         f"{len(kept.rewards) // group} of the {config.prompts_per_step} prompts whose responses differ in reward; take "
-        "problems that the policy solves sometimes, raise it, or stop here: there may be nothing left to learn."
+        "problems that the policy solves sometimes, in a new output_dir; this run's state was saved."
     )
 
 
@@ -91,20 +94,17 @@ def _draw(run: Run, seconds: dict[str, float], after: int) -> Rollouts:
     of_response = [problem for problem in problems for _ in range(config.samples_per_prompt)]
     texts = [run.response_text(completion) for completion in completions]
     with timed(seconds, "reward"):
-        rewards = _rewards(run, texts, of_response)
-        for row, completion in enumerate(completions):
-            rewards[row] -= overlong_penalty(
-                len(completion.token_ids), run.recipe.rollout.max_new_tokens, config.overlong
-            )
+        task_rewards = _rewards(run, texts, of_response)
     baselines = _greedy_rewards(run, problems, seconds) if config.advantage == "remax" else []
     return Rollouts(
         of_response,
         completions,
         texts,
-        rewards,
+        _penalised(run, task_rewards, completions),
+        task_rewards,
         [reward for reward in baselines for _ in range(config.samples_per_prompt)],
         len(problems),
-        uniform_groups(of_response, rewards),
+        uniform_groups(of_response, task_rewards),
     )
 
 
@@ -117,11 +117,11 @@ def overlong_penalty(tokens: int, longest: int, config: OverlongConfig) -> float
 
 
 def uniform_groups(problems: Sequence[Problem], rewards: Sequence[float]) -> int:
-    """Prompts whose responses all got the same reward."""
-    rewards_of: dict[str, set[float]] = {}
+    """Prompts with several responses that all got the same reward."""
+    rewards_of: dict[str, list[float]] = {}
     for problem, reward in zip(problems, rewards, strict=True):
-        rewards_of.setdefault(problem.id, set()).add(reward)
-    return sum(len(distinct) == 1 for distinct in rewards_of.values())
+        rewards_of.setdefault(problem.id, []).append(reward)
+    return sum(len(group) > 1 and len(set(group)) == 1 for group in rewards_of.values())
 
 
 def _rewards(run: Run, texts: Sequence[str], problems: Sequence[Problem]) -> list[float]:
@@ -136,4 +136,12 @@ def _greedy_rewards(run: Run, problems: Sequence[Problem], seconds: dict[str, fl
     with timed(seconds, "rollout"):
         requests = run.requests(problems, 1, stream=f"rl/{run.state.step}/greedy")
         completions = run.generate(requests, run.sampling(greedy=True))
-    return _rewards(run, [run.response_text(completion) for completion in completions], problems)
+    rewards = _rewards(run, [run.response_text(completion) for completion in completions], problems)
+    return _penalised(run, rewards, completions)
+
+
+def _penalised(run: Run, rewards: Sequence[float], completions: Sequence[Completion]) -> list[float]:
+    """Rewards less the overlong penalty."""
+    longest, config = run.recipe.rollout.max_new_tokens, run.recipe.rl.overlong
+    lengths = [len(completion.token_ids) for completion in completions]
+    return [reward - overlong_penalty(tokens, longest, config) for reward, tokens in zip(rewards, lengths, strict=True)]

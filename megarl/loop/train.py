@@ -108,7 +108,8 @@ def _reinforce(run: Run) -> None:
         metrics, samples = rl_step(run)
         state.step += 1
         run.journal.step("rl", state.step, metrics, samples)
-        idle = idle + 1 if metrics["reward/uniform_groups_share"] == 1 else 0
+        compares = config.advantage in ("grpo", "dr_grpo", "rloo", "max_rl")
+        idle = idle + 1 if compares and metrics["reward/uniform_groups_share"] == 1 else 0
         if idle == IDLE_STEPS:
             run.journal.note(
                 f"for {idle} steps every response to a prompt got the same reward, so there was nothing to learn from: "

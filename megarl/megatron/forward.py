@@ -122,4 +122,6 @@ def _token_batch(batch: TrainBatch, log_probs_BT: Tensor, entropy_BT: Tensor) ->
         old_log_probs_BT=batch.old_log_probs_BT,
         rollout_log_probs_BT=batch.rollout_log_probs_BT,
         reference_log_probs_BT=batch.reference_log_probs_BT,
+        correction_weights_BT=batch.correction_weights_BT,
+        correction_keep_BT=batch.correction_keep_BT,
     )

@@ -1,6 +1,6 @@
 """Corrections of train-inference mismatch: importance weights and rejection, tensors in, tensors out."""
 
-from megarl.drift.corrections.corrected_objective import CorrectedObjective
+from megarl.drift.corrections.corrected_objective import CorrectedObjective, correction_metrics
 from megarl.drift.corrections.correction import Corrected, Correction
 from megarl.drift.corrections.opsm import OPSM
 from megarl.drift.corrections.rejection import (
@@ -26,4 +26,5 @@ __all__ = [
     "RejectTokens",
     "Rule",
     "Veto",
+    "correction_metrics",
 ]

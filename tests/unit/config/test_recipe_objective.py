@@ -12,6 +12,32 @@ Write = Callable[[str, str], str]
 
 # Text under rl: -> the refusal.
 CASES = {
+    "correction: {mode: bypass, weighting: tis}": (
+        "rl.correction.weighting=tis weighs twice: in rl.correction.mode=bypass the objective's own ratio is "
+        "policy / engine; set weighting=none or mode=decoupled."
+    ),
+    "correction: {mode: decoupled, opsm: 0.001}": (
+        "rl.correction.opsm=0.001 never drops anything: at the only update of a step the policy is still the old one; "
+        "set mode=bypass or rl.updates_per_step above 1."
+    ),
+    "correction: {mode: decoupled, weighting: tis, normalise: kept}": (
+        "rl.correction.normalise=kept has nothing to take out: no rule drops a token before the update; "
+        "set normalise=all or a rejection."
+    ),
+    "{advantage: max_rl, overlong: {buffer_tokens: 4}}": (
+        "rl.overlong.buffer_tokens=4 can make a reward negative, which rl.advantage=max_rl cannot take; set it to 0."
+    ),
+    "{advantage: max_rl, kl: {placement: reward}}": (
+        "rl.kl.placement=reward can make a reward negative, which rl.advantage=max_rl cannot take; set placement=loss."
+    ),
+    "{steps: 10, advantage: gae, critic: {warmup_steps: 8}, optimizer: {warmup_steps: 5}}": (
+        "rl.optimizer.warmup_steps=5 leaves no step after the warm-up of the 2 optimizer steps of the phase; "
+        "give at most 1."
+    ),
+    "{steps: 10, advantage: gae, critic: {optimizer: {warmup_steps: 10}}}": (
+        "rl.critic.optimizer.warmup_steps=10 leaves no step after the warm-up of the 10 optimizer steps of the phase; "
+        "give at most 9."
+    ),
     "objective: {tau: 0.1}": (
         "rl.objective.tau=0.1 is not read by rl.objective.name=grpo; it reads clip_low, clip_high, dual_clip."
     ),
@@ -111,6 +137,9 @@ CASES = {
 
 # Neighbours of refused recipes, which must pass.
 ALLOWED = (
+    "correction: {mode: bypass}",
+    "{objective: {name: reinforce}, correction: {mode: bypass, weighting: tis}}",
+    "kl: {estimator: k1, importance_weighted: true}",
     "objective: {name: k2_5, tau: 0.1}",
     "objective: {dual_clip: 3.0}",
     "objective: {name: gspo, clip_low: 0.001}",
@@ -128,9 +157,9 @@ ALLOWED = (
     "kl: {estimator: k1, placement: reward}",
     "kl: {importance_weighted: true, cap: 5.0}",
     "kl: {target: 0.1}",
-    "correction: {mode: decoupled, weighting: tis, normalise: kept}",
+    "correction: {mode: decoupled, veto: 0.0001, normalise: kept}",
     "correction: {mode: bypass, veto: 0.0001}",
-    "correction: {mode: decoupled, opsm: 0.0001}",
+    "correction: {mode: bypass, opsm: 0.0001}",
     "correction: {mode: decoupled, reject_k3: 0.01}",
     "correction: {mode: decoupled, reject_token: [0, 1.1], reject_sequence: [0.5, 2], reject_geometric: [0.99, 1.01]}",
     "correction: {mode: decoupled, weighting: icepop, low: 0.9, high: 1.1}",

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from megarl.config.errors import RecipeError
 from megarl.config.objective import CorrectionConfig
 from megarl.config.schema import Recipe
 from megarl.drift.corrections import (
@@ -33,10 +34,19 @@ def test_every_part_takes_its_settings() -> None:
     recipe.rl.objective.clip_low = 0.01
     recipe.rl.kl.estimator, recipe.rl.kl.importance_weighted, recipe.rl.kl.cap = "k2", True, 5.0
     recipe.rl.entropy.coefficient = 0.25
-    recipe.rl.correction = CorrectionConfig(mode="bypass", weighting="tis", cap=3.0, opsm=0.1)
-    corrected = CorrectedObjective(GSPO(clip_low=0.01), Correction([], TIS(3.0)), True, OPSM(0.1))
+    recipe.rl.correction = CorrectionConfig(mode="decoupled", weighting="tis", cap=3.0, opsm=0.1)
+    corrected = CorrectedObjective(GSPO(clip_low=0.01), Correction([], TIS(3.0)), False, OPSM(0.1))
     # the coefficient is the one given, which may have been steered, and not the recipe's
     assert build_policy_loss(recipe, 0.5) == EntropyBonus(KLPenalty(corrected, 0.5, "k2", True, 5.0), 0.25)
+
+
+def test_bypass_does_not_weigh_twice() -> None:
+    recipe = Recipe()
+    recipe.rl.correction = CorrectionConfig(mode="bypass", weighting="tis")
+    with pytest.raises(RecipeError, match="weighs twice"):
+        build_policy_loss(recipe, 0.0)
+    recipe.rl.objective.name = "reinforce"
+    assert isinstance(build_policy_loss(recipe, 0.0), EntropyBonus)
 
 
 def test_a_kl_in_the_reward_is_not_in_the_loss_too() -> None:

@@ -1,5 +1,7 @@
 """The KL coefficient that is steered to a target, and the alarm on entropy."""
 
+import math
+
 import pytest
 
 from megarl.config.schema import Recipe
@@ -23,7 +25,7 @@ ERRORS = {0.1: 0.0, 0.11: 0.1, 0.09: -0.1, 0.5: 0.2, 0.0: -0.2, -0.3: -0.2}
 @pytest.mark.parametrize("kl", ERRORS)
 def test_the_coefficient_moves_by_the_relative_error(kl: float) -> None:
     run = run_without_parts(kl_recipe(0.1))
-    assert steered(run, 0.05, kl) == pytest.approx(0.05 * (1 + ERRORS[kl] * 256 / 1000), rel=1e-12)
+    assert steered(run, 0.05, kl) == pytest.approx(0.05 * math.exp(ERRORS[kl] * 256 / 1000), rel=1e-12)
 
 
 @pytest.mark.parametrize(("target", "kl"), [(None, 0.5), (0.1, None)])
