@@ -5,7 +5,7 @@ RECIPE ?= recipes/demo/grpo_arithmetic.yaml
 # one thread a process: at these sizes more threads only wait for each other
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-unit test-parallel test-demo test-reasoning-gym test-megatron-0.19 lint clean
+.PHONY: demo test test-unit test-parallel test-demo test-presets test-reasoning-gym test-megatron-0.19 lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/megarl train $(RECIPE) $(OVERRIDES)
@@ -18,14 +18,18 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
 test-unit: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -m "not parallel and not demo"
+	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets"
 
 test-parallel: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -m "parallel"
+	$(VENV)/bin/python -m pytest -m "parallel and not presets"
 
 # trains the demo to its end on three seeds
 test-demo: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "demo" --timeout 1800 -rP
+
+# a few steps under every preset
+test-presets: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pytest -m "presets"
 
 # the data source of that package, which some Python versions must compile a part of
 test-reasoning-gym: $(VENV)/.installed-dev

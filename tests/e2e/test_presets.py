@@ -10,7 +10,7 @@ import pytest
 from megarl.config.load import load_recipe
 from tests.runs import RECIPE, REPOSITORY, TINY, environment, metrics
 
-pytestmark = pytest.mark.parallel
+pytestmark = pytest.mark.presets
 
 PRESETS = sorted(path.stem for path in (REPOSITORY / "recipes/presets").glob("*.yaml") if path.stem != "common")
 # Sections that are the recipe's own: what is trained, on what, and where it goes.
@@ -107,6 +107,6 @@ def test_dynamic_sampling_that_runs_dry_says_so(tmp_path: Path) -> None:
     assert finished.returncode == 2
     assert finished.stderr == (
         "megarl: error: rl.dynamic_sampling.max_batches=3 batches gave 0 of the 4 prompts whose responses differ in "
-        "reward; take problems that the policy solves sometimes, raise it, or stop here: there may be nothing left to "
-        "learn.\n"
+        "reward; take problems that the policy solves sometimes, in a new output_dir; this run's state was saved.\n"
     )
+    assert list((tmp_path / "run/checkpoints").glob("1-rl-*"))
