@@ -1,11 +1,11 @@
 """Cross-field checks of the policy loss: what an objective, a KL term and a correction can be combined to."""
 
-from megarl.config.names import KNOWN_OBJECTIVES, OBJECTIVE_KEYS
+from megarl.config.names import GROUP_RELATIVE, KNOWN_OBJECTIVES, OBJECTIVE_KEYS
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 
 _ALL_KEYS = tuple(dict.fromkeys(name for names in OBJECTIVE_KEYS.values() for name in names))
-_COMPARES_GROUPS = ("grpo", "dr_grpo", "rloo", "max_rl", "reinforce_pp_baseline")
+_COMPARES_GROUPS = (*GROUP_RELATIVE, "reinforce_pp_baseline")
 _BANDS = ("reject_token", "reject_sequence", "reject_geometric")
 _RULES = (*_BANDS, "reject_k3", "veto")
 

@@ -18,6 +18,8 @@ OBJECTIVE_KEYS = {
 }
 """Registered objectives and the keys of rl.objective that each reads."""
 KNOWN_OBJECTIVES = tuple(OBJECTIVE_KEYS)
+GROUP_RELATIVE = ("grpo", "dr_grpo", "rloo", "max_rl")
+"""Advantages by which a group of equal rewards teaches nothing."""
 KNOWN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "max_rl", "gae")
 KNOWN_REWARDS = ("boxed_answer", "exact", "reasoning_gym")
 

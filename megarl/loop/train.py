@@ -6,6 +6,7 @@ import torch.distributed as dist
 
 from megarl.checkpoint.hf import export_hf
 from megarl.config.errors import UserError
+from megarl.config.names import GROUP_RELATIVE
 from megarl.config.schema import Recipe
 from megarl.loop.alarm import BASELINE_STEPS, entropy_has_collapsed
 from megarl.loop.evaluation import evaluate
@@ -108,8 +109,7 @@ def _reinforce(run: Run) -> None:
         metrics, samples = rl_step(run)
         state.step += 1
         run.journal.step("rl", state.step, metrics, samples)
-        compares = config.advantage in ("grpo", "dr_grpo", "rloo", "max_rl")
-        idle = idle + 1 if compares and metrics["reward/uniform_groups_share"] == 1 else 0
+        idle = idle + 1 if config.advantage in GROUP_RELATIVE and metrics["reward/uniform_groups_share"] == 1 else 0
         if idle == IDLE_STEPS:
             run.journal.note(
                 f"for {idle} steps every response to a prompt got the same reward, so there was nothing to learn from: "

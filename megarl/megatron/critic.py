@@ -11,6 +11,7 @@ from torch import Tensor
 
 from megarl.config.schema import Recipe
 from megarl.megatron.batch import TrainBatch
+from megarl.megatron.forward import run_model, stacked
 from megarl.megatron.model import build_model
 from megarl.megatron.schedule import Trainee, Update, score
 from megarl.megatron.weights import ReadTensor, load_weights
@@ -66,7 +67,7 @@ def _values_forward_step(
     data_iterator: Iterator[TrainBatch], model: torch.nn.Module
 ) -> tuple[Tensor, Callable[..., Tensor]]:
     batch = next(data_iterator)
-    return _run(model, batch), lambda values_BT1, non_loss_data=True: values_BT1[..., 0].float()
+    return run_model(model, batch), lambda values_BT1, non_loss_data=True: values_BT1[..., 0].float()
 
 
 def _training_forward_step(clip: float) -> Callable[..., Any]:
@@ -86,15 +87,8 @@ def _training_forward_step(clip: float) -> Callable[..., Any]:
                 "critic/error_square": masked_sum((masked(values_BT - batch.returns_BT, mask_BT)).square(), mask_BT),
                 "critic/clip_share": masked_sum(clipped_BT.float(), mask_BT),
             }
-            metrics = {name: torch.stack([total.float(), count.float()]) for name, (total, count) in sums.items()}
-            return loss, tokens.int(), metrics
+            return loss, tokens.int(), stacked(sums)
 
-        return _run(model, batch), loss_func
+        return run_model(model, batch), loss_func
 
     return forward_step
-
-
-def _run(model: torch.nn.Module, batch: TrainBatch) -> Tensor:
-    positions_BT = torch.arange(batch.tokens_BT.shape[1], device=batch.tokens_BT.device).expand_as(batch.tokens_BT)
-    output: Tensor = model(batch.tokens_BT, positions_BT, None)
-    return output

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.log_probs import VocabularyShard, token_log_probs
-from megarl.objectives.batch import Objective, TokenBatch
+from megarl.objectives.batch import Objective, Sum, TokenBatch
 from megarl.objectives.normalisation import Normalisation, weighted_sum
 
 DEFAULT = Normalisation()
@@ -66,12 +66,9 @@ def policy_forward_step(
             weights_BT = normalisation.weights(batch.mask_BT, total_tokens, total_responses)
             loss = weighted_sum(output.loss_BT, weights_BT)
             tokens = batch.mask_BT.sum()
-            # stacking copies: the schedule works on the loss in place
-            sums = {"loss": (loss.detach(), tokens), **output.metrics}
-            metrics = {name: torch.stack([total.float(), count.float()]) for name, (total, count) in sums.items()}
-            return loss, tokens.int(), metrics
+            return loss, tokens.int(), stacked({"loss": (loss.detach(), tokens), **output.metrics})
 
-        return _logits(model, batch), loss_func
+        return run_model(model, batch), loss_func
 
     return forward_step
 
@@ -88,12 +85,21 @@ def scoring_forward_step(*, vocab_size: int, temperature: float) -> Callable[...
         def collect(logits_BTV: Tensor, non_loss_data: bool = True) -> Tensor:
             return _score(logits_BTV, batch, vocab_size, temperature)[0]
 
-        return _logits(model, batch), collect
+        return run_model(model, batch), collect
 
     return forward_step
 
 
-def _logits(model: torch.nn.Module, batch: TrainBatch) -> Tensor:
+def stacked(sums: Mapping[str, Sum]) -> dict[str, Tensor]:
+    """Each sum and its count as one tensor of two, as Megatron-LM's training loop adds them up.
+
+    Stacking copies, which it must: the schedule works on the loss in place.
+    """
+    return {name: torch.stack([total.float(), count.float()]) for name, (total, count) in sums.items()}
+
+
+def run_model(model: torch.nn.Module, batch: TrainBatch) -> Tensor:
+    """The stage's output for a batch: what its output layer gives on the last one, hidden states elsewhere."""
     positions_BT = torch.arange(batch.tokens_BT.shape[1], device=batch.tokens_BT.device).expand_as(batch.tokens_BT)
     output: Tensor = model(batch.tokens_BT, positions_BT, None)
     return output
