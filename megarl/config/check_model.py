@@ -8,13 +8,20 @@ from megarl.config.schema import Recipe
 
 
 def layout_divides_world(recipe: Recipe) -> None:
-    """Tensor times pipeline parallelism must divide the processes evenly."""
+    """Tensor, pipeline and context parallelism together must divide the processes evenly."""
     parallel = recipe.parallel
-    ranks = parallel.tensor * parallel.pipeline
+    ranks = parallel.tensor * parallel.pipeline * parallel.context
     if parallel.world_size % ranks:
-        reason = f"is not a multiple of parallel.tensor*parallel.pipeline={ranks}"
+        reason = f"is not a multiple of parallel.tensor*parallel.pipeline*parallel.context={ranks}"
         nearest = max(1, round(parallel.world_size / ranks)) * ranks
         raise refusal("parallel.world_size", parallel.world_size, reason, f"give a multiple of it, such as {nearest}")
+
+
+def sequence_parallel_has_ranks(recipe: Recipe) -> None:
+    """Sequence parallelism is over the tensor-parallel ranks."""
+    if recipe.parallel.sequence and recipe.parallel.tensor == 1:
+        reason = "shares tokens over tensor-parallel ranks, and parallel.tensor=1 has none"
+        raise refusal("parallel.sequence", True, reason, "set it to false or parallel.tensor above 1")
 
 
 def tensor_divides_shape(recipe: Recipe) -> None:
@@ -90,6 +97,7 @@ def characters_are_tokens(recipe: Recipe) -> None:
 
 MODEL_CHECKS = (
     layout_divides_world,
+    sequence_parallel_has_ranks,
     tensor_divides_shape,
     groups_fit_heads,
     groups_fit_tensor,

@@ -1,6 +1,6 @@
 """Cross-field checks of the training phases and of evaluation."""
 
-from math import isqrt
+from math import ceil, isqrt
 
 from megarl.config.names import KNOWN_OBJECTIVES, is_dotted_path, nearest
 from megarl.config.refusal import refusal
@@ -32,8 +32,9 @@ def rollouts_split_into_updates(recipe: Recipe) -> None:
     if rl.rollouts_per_step % rl.updates_per_step:
         reason = f"does not divide the {rl.rollouts_per_step} rollouts of a step (prompts_per_step*samples_per_prompt)"
         raise refusal("rl.updates_per_step", rl.updates_per_step, reason, "give a divisor of that number")
-    batch = rl.rollouts_per_step // rl.updates_per_step
-    _check_split(recipe, batch, "rollouts", "rl.micro_batch_size", rl.micro_batch_size)
+    if rl.micro_batch_tokens is None:
+        batch = rl.rollouts_per_step // rl.updates_per_step
+        _check_split(recipe, batch, "rollouts", "rl.micro_batch_size", rl.micro_batch_size)
 
 
 def warmup_ends(recipe: Recipe) -> None:
@@ -55,9 +56,23 @@ def warmup_ends(recipe: Recipe) -> None:
 
 def demonstrations_split_over_ranks(recipe: Recipe) -> None:
     """The SFT batch must split evenly over ranks and passes."""
-    if recipe.sft.steps > 0:
+    if recipe.sft.steps > 0 and recipe.sft.micro_batch_tokens is None:
         micro = recipe.sft.micro_batch_size
         _check_split(recipe, recipe.sft.batch_size, "demonstrations", "sft.micro_batch_size", micro)
+
+
+def sequence_fits_budget(recipe: Recipe) -> None:
+    """A packed micro-batch must hold the longest sequence that the model reads."""
+    parallel, longest = recipe.parallel, recipe.model.max_position_embeddings
+    needed = ceil(longest / parallel.token_multiple) * parallel.token_multiple
+    for phase, section in (("sft", recipe.sft), ("rl", recipe.rl)):
+        tokens = section.micro_batch_tokens
+        if section.steps > 0 and tokens is not None and tokens * parallel.context < needed:
+            reason = f"holds no sequence of model.max_position_embeddings={longest} tokens"
+            if parallel.token_multiple > 1:
+                reason += f", padded to a multiple of {parallel.token_multiple}"
+            fix = f"give at least {ceil(needed / parallel.context)} or shorten the context"
+            raise refusal(f"{phase}.micro_batch_tokens", tokens, reason, fix)
 
 
 def response_fits_context(recipe: Recipe) -> None:
@@ -106,6 +121,7 @@ TRAINING_CHECKS = (
     rollouts_split_into_updates,
     warmup_ends,
     demonstrations_split_over_ranks,
+    sequence_fits_budget,
     response_fits_context,
     ks_can_be_estimated,
 )

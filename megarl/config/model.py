@@ -45,13 +45,20 @@ class TokenizerConfig:
 class ParallelConfig:
     """How the trainer's processes share the model and the batch."""
 
-    world_size: int = key(1, "Trainer processes; data parallelism is what tensor and pipeline leave over.", low=1)
+    world_size: int = key(1, "Trainer processes; data parallelism is what the sizes below leave over.", low=1)
     tensor: int = key(1, "Tensor-parallel size.", low=1)
+    sequence: bool = key(False, "Whether tensor ranks share a sequence's tokens between layers (sequence parallelism).")
     pipeline: int = key(1, "Pipeline-parallel size.", low=1)
+    context: int = key(1, "Context-parallel size: ranks that share each sequence.", low=1)
     threads: int = key(1, "CPU threads a process.", low=1)
     timeout_s: float = key(600.0, "Seconds after which a collective that a rank did not join is an error.", above=0)
 
     @property
     def data(self) -> int:
         """Data-parallel size."""
-        return self.world_size // (self.tensor * self.pipeline)
+        return self.world_size // (self.tensor * self.pipeline * self.context)
+
+    @property
+    def token_multiple(self) -> int:
+        """What the tokens of a sequence must divide by: two chunks a context rank, in one share a tensor rank."""
+        return (2 * self.context if self.context > 1 else 1) * (self.tensor if self.sequence else 1)

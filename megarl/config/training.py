@@ -1,6 +1,7 @@
 """Recipe sections for the two training phases."""
 
 from dataclasses import dataclass, field
+from typing import Optional
 
 from megarl.config.fields import key
 from megarl.config.names import KNOWN_ADVANTAGES
@@ -34,7 +35,13 @@ class SFTConfig:
 
     steps: int = key(0, "Optimizer steps; 0 skips the phase.", low=0)
     batch_size: int = key(32, "Demonstrations an optimizer step, over all ranks.", low=1, high=10**6)
-    micro_batch_size: int = key(32, "Demonstrations a rank runs at once.", low=1)
+    micro_batch_size: int = key(32, "Demonstrations a rank runs at once, padded to the longest of the batch.", low=1)
+    micro_batch_tokens: Optional[int] = key(
+        None,
+        "Packs demonstrations end to end, into micro-batches of at most so many tokens a rank, in place of "
+        "micro_batch_size.",
+        low=1,
+    )
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
 
@@ -56,7 +63,13 @@ class RLConfig:
     prompts_per_step: int = key(16, "Prompts a step.", low=1, high=10**6)
     samples_per_prompt: int = key(16, "Responses a prompt (the group).", low=1, high=10**6)
     updates_per_step: int = key(1, "Optimizer steps on one batch of rollouts.", low=1)
-    micro_batch_size: int = key(64, "Responses a rank runs at once.", low=1)
+    micro_batch_size: int = key(64, "Responses a rank runs at once, padded to the longest of the batch.", low=1)
+    micro_batch_tokens: Optional[int] = key(
+        None,
+        "Packs responses and their prompts end to end, into micro-batches of at most so many tokens a rank, in place "
+        "of micro_batch_size.",
+        low=1,
+    )
     advantage: str = key("grpo", "Advantage estimator (see docs/objectives.md).", choices=KNOWN_ADVANTAGES)
     gamma: float = key(1.0, "Discount a token, of the returns of reinforce_pp and gae.", above=0, high=1)
     critic: CriticConfig = field(default_factory=CriticConfig)

@@ -6,6 +6,7 @@ from megarl.loop.rollouts import Rollouts
 from megarl.loop.run import Run
 from megarl.megatron.batch import TrainBatch, pad_batch
 from megarl.megatron.critic import Critic
+from megarl.megatron.micro_batches import micro_batch_size
 from megarl.objectives import Rewarded, gae
 from megarl.objectives.advantages.reinforce_pp import at_last_token, whiten
 
@@ -22,7 +23,7 @@ def gae_targets(run: Run, critic: Critic, rollouts: Rollouts, rewarded: Rewarded
         [(*completion.token_ids, 0) for completion in rollouts.completions],
         rewarded.mask_BT.device,
     )
-    values_BS = critic.values(extended, config.micro_batch_size)
+    values_BS = critic.values(extended, micro_batch_size(config))
     mask_BT = rewarded.mask_BT
     # position of the last token of the extended response: the state after the real one
     after_B = extended.mask_BT.shape[1] - 1 - extended.mask_BT.flip(1).int().argmax(dim=1)
@@ -41,8 +42,8 @@ def update_critic(run: Run, batch: TrainBatch) -> dict[str, float]:
         return {}
     config = run.recipe.rl
     updates = [
-        run.critic.update(part, micro_batch_size=config.micro_batch_size, clip=config.critic.clip_value)
-        for part in batch.micro_batches(len(batch) // config.updates_per_step)
+        run.critic.update(part, micro_batch_size=micro_batch_size(config), clip=config.critic.clip_value)
+        for part in batch.parts(config.updates_per_step)
     ]
     last = updates[-1]
     return {"critic/loss": last.loss, "critic/grad_norm": last.grad_norm, "critic/lr": last.lr, **last.metrics}

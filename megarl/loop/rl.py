@@ -13,6 +13,7 @@ from megarl.loop.policy_loss import build_correction, build_normalisation, build
 from megarl.loop.rollouts import Rollouts, collect_rollouts
 from megarl.loop.run import Run, timed
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
+from megarl.megatron.micro_batches import micro_batch_size
 from megarl.megatron.schedule import Update
 from megarl.objectives import ADVANTAGES, Rewarded
 from megarl.objectives.kl import ESTIMATORS
@@ -78,10 +79,10 @@ def _scored(run: Run, rollouts: Rollouts) -> TrainBatch:
         [completion.token_ids for completion in rollouts.completions],
         current().device,
     )
-    reference = None if run.reference is None else run.reference.log_probs(batch, config.micro_batch_size)
+    reference = None if run.reference is None else run.reference.log_probs(batch, micro_batch_size(config))
     return replace(
         batch,
-        old_log_probs_BT=run.policy.log_probs(batch, config.micro_batch_size),
+        old_log_probs_BT=run.policy.log_probs(batch, micro_batch_size(config)),
         rollout_log_probs_BT=on_targets(batch, [completion.log_probs for completion in rollouts.completions]),
         reference_log_probs_BT=reference,
     )
@@ -152,11 +153,11 @@ def _update(run: Run, batch: TrainBatch) -> list[Update]:
         run.policy.update(
             part,
             loss,
-            micro_batch_size=config.micro_batch_size,
+            micro_batch_size=micro_batch_size(config),
             temperature=run.recipe.rollout.temperature,
             normalisation=build_normalisation(run.recipe),
         )
-        for part in batch.micro_batches(len(batch) // config.updates_per_step)
+        for part in batch.parts(config.updates_per_step)
     ]
 
 

@@ -4,6 +4,7 @@ from megarl.config.errors import DataError
 from megarl.data.tokenizer import encode
 from megarl.loop.run import Run, timed
 from megarl.megatron.batch import TrainBatch, pad_batch
+from megarl.megatron.micro_batches import micro_batch_size
 from megarl.objectives.sft import SFT
 from megarl.platform.platform import current
 
@@ -17,7 +18,7 @@ def sft_step(run: Run) -> dict[str, float]:
     seconds: dict[str, float] = {}
     with timed(seconds, "step"):
         batch = _next_batch(run)
-        update = run.policy.update(batch, SFT(), micro_batch_size=run.recipe.sft.micro_batch_size)
+        update = run.policy.update(batch, SFT(), micro_batch_size=micro_batch_size(run.recipe.sft))
     return {
         "sft/loss": update.loss,
         "sft/grad_norm": update.grad_norm,

@@ -16,6 +16,7 @@ class TrainBatch:
         tokens_BT: int64, the tokens that are read.
         targets_BT: int64, the tokens that are predicted.
         mask_BT: bool, True where the target is a token of the response.
+        lengths_B: int64, tokens of each row that are no padding.
         advantages_BT: fp32, or None before they are known; likewise the log-probs, in nats.
         old_log_probs_BT: by the trainer, before this batch's first update.
         rollout_log_probs_BT: by the engine; NaN where it gave none.
@@ -26,11 +27,14 @@ class TrainBatch:
         returns_BT: what the critic is trained towards.
         total_tokens: trained tokens of the whole update batch that these sequences are part of, for the normalisation.
         total_responses: its responses with at least one trained token.
+        packed_tokens: of a micro-batch whose sequences the model is to read end to end: their tokens, with the padding
+            after the last; None where it reads them as rows.
     """
 
     tokens_BT: Tensor
     targets_BT: Tensor
     mask_BT: Tensor
+    lengths_B: Tensor
     advantages_BT: Tensor | None = None
     old_log_probs_BT: Tensor | None = None
     rollout_log_probs_BT: Tensor | None = None
@@ -41,12 +45,13 @@ class TrainBatch:
     returns_BT: Tensor | None = None
     total_tokens: int | None = None
     total_responses: int | None = None
+    packed_tokens: int | None = None
 
     def __len__(self) -> int:
         return len(self.tokens_BT)
 
-    def __getitem__(self, rows: slice) -> "TrainBatch":
-        """The sequences of a slice; the totals stay those of the whole."""
+    def __getitem__(self, rows: slice | list[int]) -> "TrainBatch":
+        """Some of the sequences, by a slice or by their numbers; the totals stay those of the whole."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         sliced: dict[str, Any] = {name: value[rows] for name, value in values.items() if isinstance(value, Tensor)}
         return replace(self, **sliced)
@@ -76,22 +81,29 @@ class TrainBatch:
             reference_log_probs_BT=reference_log_probs_BT,
         )
 
-    def micro_batches(self, size: int) -> Iterator["TrainBatch"]:
-        """Consecutive slices of `size` sequences."""
+    def parts(self, count: int) -> Iterator["TrainBatch"]:
+        """Consecutive parts of equal size, `count` of them."""
+        size = len(self) // count
         return (self[begin : begin + size] for begin in range(0, len(self), size))
 
 
 def pad_batch(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], device: torch.device) -> TrainBatch:
     """Lays prompts and responses out as one batch. Padding is token 0, which the mask and causality both hide."""
-    width = max(len(prompt) + len(response) for prompt, response in zip(prompts, responses, strict=True))
+    ends = [len(prompt) + len(response) for prompt, response in zip(prompts, responses, strict=True)]
+    width = max(ends)
     ids = torch.zeros(len(prompts), width, dtype=torch.int64)
     mask = torch.zeros(len(prompts), width, dtype=torch.bool)
-    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        end = len(prompt) + len(response)
+    for row, (prompt, response, end) in enumerate(zip(prompts, responses, ends, strict=True)):
         ids[row, :end] = torch.tensor([*prompt, *response])
         mask[row, len(prompt) : end] = True
     ids, mask = ids.to(device), mask.to(device)
-    return TrainBatch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous(), mask[:, 1:].contiguous())
+    return TrainBatch(
+        tokens_BT=ids[:, :-1].contiguous(),
+        targets_BT=ids[:, 1:].contiguous(),
+        mask_BT=mask[:, 1:].contiguous(),
+        # the last token is predicted, not read
+        lengths_B=torch.tensor(ends, device=device) - 1,
+    )
 
 
 def on_targets(batch: TrainBatch, values: Sequence[Sequence[float]]) -> Tensor:

@@ -18,11 +18,12 @@ def sum_over_speakers(value: Tensor, layout: Layout) -> Tensor:
     return total
 
 
-def all_rows(own_BT: Tensor | None, like_BT: Tensor, layout: Layout) -> Tensor:
-    """The rows of every data-parallel rank, on every rank, in their order.
+def all_rows(own_BT: Tensor | None, rows: list[int], like_BT: Tensor, layout: Layout) -> Tensor:
+    """The rows of every data-parallel rank, on every rank, in the batch's order.
 
     Args:
         own_BT: this rank's rows; read on the speaking ranks only, None elsewhere is fine.
+        rows: which rows of the batch those are.
         like_BT: has the result's shape and device.
         layout: where this rank stands.
 
@@ -32,7 +33,7 @@ def all_rows(own_BT: Tensor | None, like_BT: Tensor, layout: Layout) -> Tensor:
     full = torch.zeros(like_BT.shape, device=like_BT.device)
     if layout.speaks:
         assert own_BT is not None
-        full[layout.rows(len(like_BT))] = own_BT
+        full[rows] = own_BT
     return sum_over_speakers(full, layout)
 
 

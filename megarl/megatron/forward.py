@@ -14,6 +14,7 @@ from torch import Tensor
 
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.log_probs import VocabularyShard, token_log_probs
+from megarl.megatron.model_input import ModelInput, model_input
 from megarl.objectives.batch import Objective, Sum, TokenBatch
 from megarl.objectives.normalisation import Normalisation, weighted_sum
 
@@ -60,15 +61,18 @@ def policy_forward_step(
             raise ValueError("the batch has no totals; call with_totals() on the whole update batch first")
         total_tokens, total_responses = batch.total_tokens, batch.total_responses
 
-        def loss_func(logits_BTV: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-            log_probs_BT, entropy_BT = _score(logits_BTV, batch, vocab_size, temperature)
+        inputs = input_for(model, batch)
+
+        def loss_func(logits_bsV: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
+            log_probs_BT, entropy_BT = _score(logits_bsV, batch, inputs, vocab_size, temperature)
             output = objective(_token_batch(batch, log_probs_BT, entropy_BT))
             weights_BT = normalisation.weights(batch.mask_BT, total_tokens, total_responses)
             loss = weighted_sum(output.loss_BT, weights_BT)
-            tokens = batch.mask_BT.sum()
-            return loss, tokens.int(), stacked({"loss": (loss.detach(), tokens), **output.metrics})
+            sums = {"loss": (loss.detach(), batch.mask_BT.sum()), **output.metrics}
+            # Megatron-core adds the tokens up over context-parallel ranks too
+            return loss, inputs.take(batch.mask_BT).sum().int(), stacked(sums)
 
-        return run_model(model, batch), loss_func
+        return run_model(model, inputs), loss_func
 
     return forward_step
 
@@ -81,11 +85,12 @@ def scoring_forward_step(*, vocab_size: int, temperature: float) -> Callable[...
 
     def forward_step(data_iterator: Iterator[TrainBatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
         batch = next(data_iterator)
+        inputs = input_for(model, batch)
 
-        def collect(logits_BTV: Tensor, non_loss_data: bool = True) -> Tensor:
-            return _score(logits_BTV, batch, vocab_size, temperature)[0]
+        def collect(logits_bsV: Tensor, non_loss_data: bool = True) -> Tensor:
+            return _score(logits_bsV, batch, inputs, vocab_size, temperature)[0]
 
-        return run_model(model, batch), collect
+        return run_model(model, inputs), collect
 
     return forward_step
 
@@ -98,25 +103,28 @@ def stacked(sums: Mapping[str, Sum]) -> dict[str, Tensor]:
     return {name: torch.stack([total.float(), count.float()]) for name, (total, count) in sums.items()}
 
 
-def run_model(model: torch.nn.Module, batch: TrainBatch) -> Tensor:
-    """The stage's output for a batch: what its output layer gives on the last one, hidden states elsewhere."""
-    positions_BT = torch.arange(batch.tokens_BT.shape[1], device=batch.tokens_BT.device).expand_as(batch.tokens_BT)
-    output: Tensor = model(batch.tokens_BT, positions_BT, None)
+def input_for(model: torch.nn.Module, batch: TrainBatch) -> ModelInput:
+    """The batch as this rank's stage of the model reads it."""
+    return model_input(batch, get_model_config(model).sequence_parallel)
+
+
+def run_model(model: torch.nn.Module, inputs: ModelInput) -> Tensor:
+    """The stage's output, [b, s, ...]: what its output layer gives on the last one; hidden states elsewhere."""
+    output: Tensor = model(inputs.tokens_bs, inputs.positions_bs, None, packed_seq_params=inputs.packed)
     return output
 
 
-def _score(logits_BTV: Tensor, batch: TrainBatch, vocab_size: int, temperature: float) -> tuple[Tensor, Tensor]:
+def _score(
+    logits_bsV: Tensor, batch: TrainBatch, inputs: ModelInput, vocab_size: int, temperature: float
+) -> tuple[Tensor, Tensor]:
     """Log-probs and entropies [B, T]; only the masked positions are worked out, the others are NaN."""
     group = parallel_state.get_tensor_model_parallel_group()
-    shard = VocabularyShard.of(logits_BTV.shape[-1], vocab_size, group)
-    log_probs_N, entropy_N = token_log_probs(
-        logits_BTV[batch.mask_BT], batch.targets_BT[batch.mask_BT], temperature, shard
-    )
-    blank_BT = torch.full(batch.mask_BT.shape, float("nan"), device=logits_BTV.device)
-    return (
-        blank_BT.masked_scatter(batch.mask_BT, log_probs_N),
-        blank_BT.masked_scatter(batch.mask_BT, entropy_N),
-    )
+    shard = VocabularyShard.of(logits_bsV.shape[-1], vocab_size, group)
+    mask_N, targets_N = inputs.take(batch.mask_BT), inputs.take(batch.targets_BT)
+    scores_KM = token_log_probs(logits_bsV.flatten(0, 1)[mask_N], targets_N[mask_N], temperature, shard)
+    blank_N = torch.full(mask_N.shape, float("nan"), device=logits_bsV.device)
+    log_probs_BT, entropy_BT = inputs.bring_back(torch.stack([blank_N.masked_scatter(mask_N, x) for x in scores_KM]))
+    return log_probs_BT, entropy_BT
 
 
 def _token_batch(batch: TrainBatch, log_probs_BT: Tensor, entropy_BT: Tensor) -> TokenBatch:

@@ -39,6 +39,8 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig) -> Transfor
         pipeline_dtype=torch.float32,
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
+        context_parallel_size=parallel.context,
+        sequence_parallel=parallel.sequence,
         # the weights come from `weights.py` under every layout; this keeps construction off the GPU's RNG, and without
         # any initialisation Megatron-core would not mark which parameters are sharded
         use_cpu_initialization=True,

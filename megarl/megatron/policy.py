@@ -9,6 +9,7 @@ from torch import Tensor
 from megarl.config.schema import Recipe
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.forward import DEFAULT, policy_forward_step, scoring_forward_step
+from megarl.megatron.micro_batches import MicroBatchSize
 from megarl.megatron.model import build_model
 from megarl.megatron.schedule import Trainee, Update, score
 from megarl.megatron.weights import ReadTensor, export_weights, load_weights
@@ -32,18 +33,18 @@ class FrozenModel:
         """Every tensor under its Hugging Face name, on every rank. Collective."""
         return export_weights(self.model, self.recipe.model, self.vocab_size)
 
-    def log_probs(self, batch: TrainBatch, micro_batch_size: int) -> Tensor:
+    def log_probs(self, batch: TrainBatch, micro_batch_size: MicroBatchSize) -> Tensor:
         """Log-probs of the batch's targets, at the rollout's temperature. Collective.
 
         Args:
             batch: the whole batch, the same on every rank; each scores its share.
-            micro_batch_size: sequences a rank runs at once.
+            micro_batch_size: sequences a rank runs at once, or their tokens.
 
         Returns:
             fp32 [B, T] on every rank, in nats, NaN outside the mask.
 
         Raises:
-            ValueError: the batch does not split evenly over ranks and micro-batches.
+            ValueError: the batch does not split into such micro-batches.
         """
         step = scoring_forward_step(vocab_size=self.vocab_size, temperature=self.recipe.rollout.temperature)
         return score(self.chunk, self.layout, step, batch, micro_batch_size)
@@ -67,7 +68,7 @@ class Policy(FrozenModel, Trainee):
         batch: TrainBatch,
         objective: Objective,
         *,
-        micro_batch_size: int,
+        micro_batch_size: MicroBatchSize,
         temperature: float = 1.0,
         normalisation: Normalisation = DEFAULT,
     ) -> Update:
@@ -76,7 +77,7 @@ class Policy(FrozenModel, Trainee):
         Args:
             batch: the whole update batch, the same on every rank.
             objective: the loss.
-            micro_batch_size: sequences a rank runs at once.
+            micro_batch_size: sequences a rank runs at once, or their tokens.
             temperature: of the sampling; divides the logits.
             normalisation: see `megarl.objectives.normalisation`.
         """

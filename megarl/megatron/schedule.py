@@ -1,17 +1,19 @@
 """A model in Megatron-core's own schedule: forward only, or with an optimizer step."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from megatron.core.models.gpt import GPTModel
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.utils import unwrap_model
 from torch import Tensor
 
 from megarl.config.training import OptimizerConfig
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.collect import all_rows, reduce_metrics
+from megarl.megatron.micro_batches import MicroBatchSize, aligned_length, plan_micro_batches, training_cost
 from megarl.megatron.optimizer import build_optimizer, wrap_for_training
 from megarl.megatron.world import Layout
 
@@ -35,34 +37,64 @@ class Update:
     metrics: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Share:
+    """A data-parallel rank's part of a batch, in micro-batches.
+
+    Attributes:
+        micro_batches: in the order that they are run; all of one shape where they pass between pipeline stages.
+        rows: of the batch, in the same order.
+        sequences: rows that a micro-batch's activations have.
+        tokens: tokens of such a row, over all context-parallel ranks.
+    """
+
+    micro_batches: list[TrainBatch]
+    rows: list[int]
+    sequences: int
+    tokens: int
+
+
+def own_share(chunk: torch.nn.Module, layout: Layout, batch: TrainBatch, size: MicroBatchSize) -> Share:
+    """This rank's part of a batch that every rank holds.
+
+    Raises:
+        ValueError: see `plan_micro_batches`.
+    """
+    model = unwrap_model(chunk)
+    cost = training_cost(model.config, model.vocab_size)
+    plan = plan_micro_batches(batch.lengths_B.tolist(), size, layout, cost)
+    own = plan.rows[layout.data_rank]
+    rows = [row for rows in own for row in rows]
+    if plan.tokens is None:
+        width = aligned_length(batch.tokens_BT.shape[1], layout.token_multiple)
+        return Share([batch[rows] for rows in own], rows, len(own[0]), width)
+    tokens = plan.tokens[layout.data_rank]
+    micro_batches = [replace(batch[rows], packed_tokens=count) for rows, count in zip(own, tokens, strict=True)]
+    return Share(micro_batches, rows, 1, tokens[0])
+
+
 def run_schedule(
-    chunk: torch.nn.Module, forward_step: Callable[..., Any], own: TrainBatch, size: int, *, forward_only: bool
+    chunk: torch.nn.Module, forward_step: Callable[..., Any], share: Share, *, forward_only: bool
 ) -> list[Any]:
     """Runs this rank's sequences through its pipeline stage. Collective over the pipeline.
 
     Args:
         chunk: the stage.
         forward_step: Megatron's.
-        own: this rank's share of the batch.
-        size: sequences a micro-batch.
+        share: what it runs.
         forward_only: no gradients, and what the loss function returns is collected as it is.
 
     Returns:
         On the last stage what the loss function gave for each micro-batch, in order; elsewhere nothing.
-
-    Raises:
-        ValueError: the sequences do not fill the micro-batches.
     """
-    if len(own) == 0 or len(own) % size:
-        raise ValueError(f"{len(own)} sequences a rank do not split into micro-batches of {size}")
     chunk.train(not forward_only)
     outputs: list[Any] = get_forward_backward_func()(
         forward_step_func=forward_step,
-        data_iterator=own.micro_batches(size),
+        data_iterator=iter(share.micro_batches),
         model=[chunk],
-        num_microbatches=len(own) // size,
-        seq_length=own.tokens_BT.shape[1],
-        micro_batch_size=size,
+        num_microbatches=len(share.micro_batches),
+        seq_length=share.tokens,
+        micro_batch_size=share.sequences,
         forward_only=forward_only,
         collect_non_loss_data=forward_only,
     )
@@ -71,12 +103,12 @@ def run_schedule(
 
 @torch.no_grad()
 def score(
-    chunk: torch.nn.Module, layout: Layout, forward_step: Callable[..., Any], batch: TrainBatch, size: int
+    chunk: torch.nn.Module, layout: Layout, forward_step: Callable[..., Any], batch: TrainBatch, size: MicroBatchSize
 ) -> Tensor:
     """One number a target, of the whole batch, on every rank: fp32 [B, T]. Collective."""
-    collected = run_schedule(chunk, forward_step, batch[layout.rows(len(batch))], size, forward_only=True)
-    rows = torch.cat(collected) if layout.is_last_stage else None
-    return all_rows(rows, batch.tokens_BT, layout)
+    share = own_share(chunk, layout, batch, size)
+    collected = run_schedule(chunk, forward_step, share, forward_only=True)
+    return all_rows(torch.cat(collected) if layout.is_last_stage else None, share.rows, batch.tokens_BT, layout)
 
 
 class Trainee:
@@ -99,16 +131,16 @@ class Trainee:
         self.optimizer, self.scheduler = build_optimizer(self.wrapped, config, steps)
         self.has_stepped = False
 
-    def train(self, batch: TrainBatch, forward_step: Callable[..., Any], micro_batch_size: int) -> Update:
+    def train(self, batch: TrainBatch, forward_step: Callable[..., Any], micro_batch_size: MicroBatchSize) -> Update:
         """One optimizer step on the batch. Collective.
 
         Args:
             batch: the whole update batch, the same on every rank; each trains on its share.
             forward_step: Megatron's; its loss function returns sums.
-            micro_batch_size: sequences a rank runs at once.
+            micro_batch_size: sequences a rank runs at once, or their tokens.
 
         Raises:
-            ValueError: the batch does not split evenly over ranks and micro-batches.
+            ValueError: the batch does not split into such micro-batches.
             RuntimeError: (from Megatron-core) a gradient is not finite; the weights are as they were.
             FloatingPointError: Megatron-core's optimizer refused the step.
         """
@@ -121,8 +153,8 @@ class Trainee:
             return Update(0, 0.0, 0.0, lr, {})
         self.wrapped.zero_grad_buffer()
         self.optimizer.zero_grad()
-        own = batch[self.layout.rows(len(batch))]
-        logs = run_schedule(self.wrapped, forward_step, own, micro_batch_size, forward_only=False)
+        share = own_share(self.wrapped, self.layout, batch, micro_batch_size)
+        logs = run_schedule(self.wrapped, forward_step, share, forward_only=False)
         succeeded, grad_norm, _ = self.optimizer.step()
         if not succeeded:
             raise FloatingPointError("the optimizer refused the step: a gradient is not finite")

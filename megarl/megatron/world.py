@@ -27,8 +27,11 @@ class Layout:
         data_rank: which share of a batch this process trains on.
         data_size: number of such shares.
         is_last_stage: whether this pipeline stage holds the output layer, so the loss is formed here.
-        speaks: whether this process speaks for its share: the last stage's first tensor rank. Summing what the
-            speakers hold counts every token once.
+        speaks: whether this process speaks for its share: the last stage's first tensor and context rank. Summing what
+            the speakers hold counts every token once.
+        context_size: ranks that share each sequence.
+        pipeline_size: stages.
+        token_multiple: what the tokens of a sequence, over all context ranks, must divide by.
     """
 
     rank: int
@@ -37,22 +40,14 @@ class Layout:
     data_size: int
     is_last_stage: bool
     speaks: bool
+    context_size: int = 1
+    pipeline_size: int = 1
+    token_multiple: int = 1
 
     @property
     def is_main(self) -> bool:
         """Whether this process writes the run's files."""
         return self.rank == 0
-
-    def rows(self, total: int) -> slice:
-        """This process's share of `total` rows.
-
-        Raises:
-            ValueError: `total` is not a multiple of data_size.
-        """
-        if total % self.data_size:
-            raise ValueError(f"{total} rows do not split over {self.data_size} data-parallel ranks")
-        share = total // self.data_size
-        return slice(self.data_rank * share, (self.data_rank + 1) * share)
 
 
 def join_world(config: ParallelConfig, seed: int) -> Layout:
@@ -86,6 +81,7 @@ def join_world(config: ParallelConfig, seed: int) -> Layout:
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor,
         pipeline_model_parallel_size=config.pipeline,
+        context_parallel_size=config.context,
         # else Megatron-core's groups wait 30 minutes, whatever the world's own limit
         distributed_timeout_minutes=math.ceil(config.timeout_s / 60),
     )
@@ -97,7 +93,12 @@ def join_world(config: ParallelConfig, seed: int) -> Layout:
         data_rank=parallel_state.get_data_parallel_rank(),
         data_size=parallel_state.get_data_parallel_world_size(),
         is_last_stage=is_last_stage,
-        speaks=is_last_stage and parallel_state.get_tensor_model_parallel_rank() == 0,
+        speaks=is_last_stage
+        and parallel_state.get_tensor_model_parallel_rank() == 0
+        and parallel_state.get_context_parallel_rank() == 0,
+        context_size=config.context,
+        pipeline_size=config.pipeline,
+        token_multiple=config.token_multiple,
     )
 
 

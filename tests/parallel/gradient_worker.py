@@ -13,8 +13,9 @@ from megarl.drift.corrections import TIS, CorrectedObjective, Correction, Reject
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
 from megarl.megatron.critic import Critic
 from megarl.megatron.forward import policy_forward_step
+from megarl.megatron.micro_batches import MicroBatchSize, TokenBudget
 from megarl.megatron.policy import Policy
-from megarl.megatron.schedule import run_schedule
+from megarl.megatron.schedule import own_share, run_schedule
 from megarl.megatron.weights import random_weights
 from megarl.megatron.world import join_world
 from megarl.objectives import OBJECTIVES, EntropyBonus, KLPenalty, Normalisation
@@ -44,6 +45,12 @@ def fixed_batch() -> TrainBatch:
     ).with_totals()
 
 
+def micro_batch_size(label: str) -> MicroBatchSize:
+    """What 'rows 4' or 'packed 24' stands for."""
+    kind, number = label.split()[:2]
+    return {"rows": int, "packed": TokenBudget}[kind](int(number))
+
+
 def gradients(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, dict[str, Tensor]]:
     """Case to the full gradient by Hugging Face name, for every layout, micro-batch size and objective asked for."""
     results = {}
@@ -51,17 +58,18 @@ def gradients(rank: int, world_size: int, args: dict[str, Any], result_dir: Path
         recipe = tiny_recipe(world_size=world_size, **sizes)
         layout = join_world(recipe.parallel, seed=1)
         policy = Policy(recipe, layout, VOCAB)
-        for size in args["micro_batch_sizes"]:
+        for label in args["micro_batches"]:
+            size = micro_batch_size(label)
             for name, mode in OBJECTIVE_MODES:
                 policy.load(random_weights(recipe.model, VOCAB, seed=3))
-                gradient = _gradient(policy, name, mode, size)
-                results[f"{layout_name} micro-batch {size} {name} {mode}"] = gradient
-            results[f"{layout_name} micro-batch {size} critic"] = _critic(Critic(recipe, layout, VOCAB), recipe, size)
+                gradient = _gradient(policy, name, mode, size, shuffled="shuffled" in label)
+                results[f"{layout_name} {label} {name} {mode}"] = gradient
+            results[f"{layout_name} {label} critic"] = _critic(Critic(recipe, layout, VOCAB), recipe, size)
         parallel_state.destroy_model_parallel()
     return results
 
 
-def _critic(critic: Critic, recipe: Recipe, size: int) -> dict[str, Tensor]:
+def _critic(critic: Critic, recipe: Recipe, size: MicroBatchSize) -> dict[str, Tensor]:
     """Values after an update whose gradient reaches every layer, and that update's gradient norm."""
     critic.load(random_weights(recipe.model, VOCAB, seed=3))
     if critic.layout.is_last_stage:
@@ -78,16 +86,20 @@ def _critic(critic: Critic, recipe: Recipe, size: int) -> dict[str, Tensor]:
     return {"before": before[batch.mask_BT], "norm": norm}
 
 
-def _gradient(policy: Policy, name: str, mode: str, size: int) -> dict[str, Tensor]:
+def _gradient(
+    policy: Policy, name: str, mode: str, size: MicroBatchSize, *, shuffled: bool = False
+) -> dict[str, Tensor]:
     loss = OBJECTIVES[name]()
     if name not in ("dppo_tv", "decoupled_ppo"):
         loss = CorrectedObjective(loss, Correction([RejectTokens(0.1, 10.0)], TIS(2.0)))
     loss = EntropyBonus(KLPenalty(loss, 0.05), 0.01)
     normalisation = Normalisation(mode, CONSTANT if mode == "seq_mean_token_sum_norm" else None)
     batch = fixed_batch()
+    if shuffled:
+        batch = batch[[3, 6, 0, 7, 1, 5, 2, 4]]
     step = policy_forward_step(loss, vocab_size=VOCAB, temperature=0.8, normalisation=normalisation)
     policy.wrapped.zero_grad_buffer()
-    run_schedule(policy.wrapped, step, batch[policy.layout.rows(len(batch))], size, forward_only=False)
+    run_schedule(policy.wrapped, step, own_share(policy.wrapped, policy.layout, batch, size), forward_only=False)
     # the gradients take the weights' place, and are gathered as those are
     with torch.no_grad():
         for parameter in policy.model.parameters():

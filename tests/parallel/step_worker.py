@@ -10,6 +10,7 @@ from megarl.loop.run import build_run
 from megarl.loop.start import begin_reference, start
 from megarl.loop.stop import StopFlag
 from megarl.megatron.batch import pad_batch
+from megarl.megatron.micro_batches import TokenBudget
 from megarl.megatron.world import join_world
 from megarl.platform.platform import current
 from megarl.sync.in_process import push_weights
@@ -30,12 +31,14 @@ def first_step(rank: int, world_size: int, args: dict[str, Any], result_dir: Pat
         [completion.token_ids for completion in completions],
         current().device,
     )
-    before = run.policy.log_probs(batch, 4)
+    tokens = recipe.rl.micro_batch_tokens
+    size = 4 if tokens is None else TokenBudget(tokens)
+    before = run.policy.log_probs(batch, size)
     metrics, _ = rl_step(run)
     return {
         "metrics": metrics,
         "tokens": [completion.token_ids for completion in completions],
         "engine_log_probs": [completion.log_probs for completion in completions],
         "before": before[batch.mask_BT],
-        "after": run.policy.log_probs(batch, 4)[batch.mask_BT],
+        "after": run.policy.log_probs(batch, size)[batch.mask_BT],
     }

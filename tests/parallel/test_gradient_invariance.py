@@ -1,7 +1,4 @@
-"""The gradient of one fixed batch does not depend on the layout, on micro-batches or on the order of the rows' work.
-
-Context parallelism is not covered: the trainer has none.
-"""
+"""The gradient of one fixed batch does not depend on the layout, on micro-batches or on how sequences are packed."""
 
 from typing import Any
 
@@ -14,22 +11,33 @@ from tests.parallel.world import run_world
 pytestmark = pytest.mark.parallel
 
 RELATIVE = 1e-5
-LAYOUTS: dict[str, dict[str, Any]] = {"dp2": {}, "tp2": {"tensor": 2}, "pp2": {"pipeline": 2}}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "dp2": {},
+    "tp2": {"tensor": 2},
+    "tp2 sequence": {"tensor": 2, "sequence": True},
+    "pp2": {"pipeline": 2},
+    "cp2": {"context": 2},
+}
+WHOLE = "rows 8"
+ALONE = ("rows 2", "rows 1", "packed 24", "packed 40", "packed 24 shuffled")
+"""Micro-batches of world size 1, beside the whole batch at once. The longest row has 17 tokens."""
+SPLIT = ("rows 4", "rows 1", "packed 24", "packed 24 shuffled")
+"""Micro-batches of two ranks."""
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, dict[str, Tensor]]:
-    """World size 1, in micro-batches of 8, 2 and 1 rows."""
-    args = {"layouts": {"one": {}}, "micro_batch_sizes": [8, 2, 1]}
+    """World size 1."""
+    args = {"layouts": {"one": {}}, "micro_batches": [WHOLE, *ALONE]}
     results: dict[str, dict[str, Tensor]] = run_world("tests.parallel.gradient_worker:gradients", 1, args, 200)[0]
     return results
 
 
 @pytest.fixture(scope="module")
 def split() -> dict[str, dict[str, Tensor]]:
-    """Two ranks, in micro-batches of 4 and 1 rows."""
-    args = {"layouts": LAYOUTS, "micro_batch_sizes": [4, 1]}
-    results: dict[str, dict[str, Tensor]] = run_world("tests.parallel.gradient_worker:gradients", 2, args, 300)[0]
+    """Two ranks."""
+    args = {"layouts": LAYOUTS, "micro_batches": SPLIT}
+    results: dict[str, dict[str, Tensor]] = run_world("tests.parallel.gradient_worker:gradients", 2, args, 500)[0]
     return results
 
 
@@ -41,11 +49,11 @@ def assert_same(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     assert any(tensor.abs().max() > 0 for tensor in wanted.values())
 
 
+@pytest.mark.parametrize("micro_batches", ALONE)
 @pytest.mark.parametrize(("name", "mode"), OBJECTIVE_MODES)
-def test_micro_batches(name: str, mode: str, alone: dict[str, dict[str, Tensor]]) -> None:
-    """Micro-batches of unequal token counts, one of them without a trained token."""
-    for size in (2, 1):
-        assert_same(alone[f"one micro-batch {size} {name} {mode}"], alone[f"one micro-batch 8 {name} {mode}"])
+def test_micro_batches(name: str, mode: str, micro_batches: str, alone: dict[str, dict[str, Tensor]]) -> None:
+    """Micro-batches of unequal token counts, one of them without a trained token; rows padded, packed, reordered."""
+    assert_same(alone[f"one {micro_batches} {name} {mode}"], alone[f"one {WHOLE} {name} {mode}"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -53,15 +61,17 @@ def test_micro_batches(name: str, mode: str, alone: dict[str, dict[str, Tensor]]
 def test_layouts(
     layout: str, name: str, mode: str, alone: dict[str, dict[str, Tensor]], split: dict[str, dict[str, Tensor]]
 ) -> None:
-    """Data, tensor and pipeline parallelism."""
-    for size in (4, 1):
-        assert_same(split[f"{layout} micro-batch {size} {name} {mode}"], alone[f"one micro-batch 8 {name} {mode}"])
+    """Data, tensor, sequence, pipeline and context parallelism."""
+    for micro_batches in SPLIT:
+        assert_same(split[f"{layout} {micro_batches} {name} {mode}"], alone[f"one {WHOLE} {name} {mode}"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_critic(layout: str, alone: dict[str, dict[str, Tensor]], split: dict[str, dict[str, Tensor]]) -> None:
     """The critic's values, and the loss and gradient norm of its update."""
-    wanted = alone["one micro-batch 8 critic"]
+    wanted = alone[f"one {WHOLE} critic"]
     assert wanted["norm"].min() > 0
-    for got in (alone["one micro-batch 2 critic"], *(split[f"{layout} micro-batch {size} critic"] for size in (4, 1))):
-        assert_same(got, wanted)
+    for micro_batches in ALONE:
+        assert_same(alone[f"one {micro_batches} critic"], wanted)
+    for micro_batches in SPLIT:
+        assert_same(split[f"{layout} {micro_batches} critic"], wanted)

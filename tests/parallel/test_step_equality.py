@@ -23,7 +23,15 @@ LAYOUTS = {
     "dp2": ["parallel.world_size=2"],
     "tp2 x pp2": ["parallel.world_size=4", "parallel.tensor=2", "parallel.pipeline=2"],
     "dp2 x tp2": ["parallel.world_size=4", "parallel.tensor=2"],
-    "dp2 x pp2": ["parallel.world_size=4", "parallel.pipeline=2"],
+    "dp2 x pp2, packed": ["parallel.world_size=4", "parallel.pipeline=2", "rl.micro_batch_tokens=500"],
+    "cp2": ["parallel.world_size=2", "parallel.context=2"],
+    "tp2, sequence x cp2, packed": [
+        "parallel.world_size=4",
+        "parallel.tensor=2",
+        "parallel.sequence=true",
+        "parallel.context=2",
+        "rl.micro_batch_tokens=300",
+    ],
 }
 
 

@@ -47,3 +47,15 @@ def natural_order(gathered: Tensor, rows: slice) -> Tensor:
     local = gathered[:, rows]
     half = local.size(1) // 2
     return torch.cat([local[:, :half].flatten(0, 1), local[:, half:].flip(0).flatten(0, 1)])
+
+
+def owners(positions: Tensor, lengths: Tensor, ranks: int) -> Tensor:
+    """The rank that holds each token, int64 in the shape of `positions`.
+
+    Args:
+        positions: of the tokens in their sequences.
+        lengths: of those sequences over all ranks, the same shape; multiples of 2C, or anything where C is 1.
+        ranks: context-parallel size C.
+    """
+    chunk = positions * (2 * ranks) // lengths
+    return torch.minimum(chunk, 2 * ranks - 1 - chunk)

@@ -14,8 +14,21 @@ Write = Callable[[str, str], str]
 # Text of the recipe -> the refusal. Files that cases name: rows.jsonl, rows.csv, and the empty folder `empty`.
 CASES = {
     "parallel: {world_size: 3, tensor: 2}": (
-        "parallel.world_size=3 is not a multiple of parallel.tensor*parallel.pipeline=2; "
+        "parallel.world_size=3 is not a multiple of parallel.tensor*parallel.pipeline*parallel.context=2; "
         "give a multiple of it, such as 4."
+    ),
+    "parallel: {world_size: 2, sequence: true}": (
+        "parallel.sequence=true shares tokens over tensor-parallel ranks, and parallel.tensor=1 has none; "
+        "set it to false or parallel.tensor above 1."
+    ),
+    "rl: {micro_batch_tokens: 127}": (
+        "rl.micro_batch_tokens=127 holds no sequence of model.max_position_embeddings=128 tokens; "
+        "give at least 128 or shorten the context."
+    ),
+    "parallel: {world_size: 2, context: 2}\nsft: {steps: 1, micro_batch_tokens: 65}\n"
+    "model: {max_position_embeddings: 129}": (
+        "sft.micro_batch_tokens=65 holds no sequence of model.max_position_embeddings=129 tokens, padded to a multiple "
+        "of 4; give at least 66 or shorten the context."
     ),
     "parallel: {world_size: 3, tensor: 3}": (
         "parallel.tensor=3 does not divide model.num_attention_heads=2; give a divisor of it."

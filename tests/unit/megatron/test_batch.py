@@ -38,10 +38,12 @@ def test_values_must_be_one_a_token() -> None:
 
 def test_slices_take_every_tensor_along() -> None:
     batch = pad_batch(PROMPTS, RESPONSES, CPU)
-    parts = list(batch.micro_batches(1))
+    parts = list(batch.parts(2))
     assert [len(part) for part in parts] == [1, 1]
     assert torch.equal(torch.cat([part.tokens_BT for part in parts]), batch.tokens_BT)
     assert parts[1].mask_BT.tolist() == [[True, True, True]] and parts[1].advantages_BT is None
+    turned = batch[[1, 0]]
+    assert torch.equal(turned.targets_BT, batch.targets_BT.flip(0)) and turned.lengths_B.tolist() == [3, 2]
 
 
 def test_every_prompt_needs_a_response() -> None:

@@ -206,9 +206,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(layout: Layout, value: float) -
 @pytest.mark.parametrize("size", [3, 8])
 def test_sequences_that_do_not_fill_micro_batches_are_refused(layout: Layout, size: int) -> None:
     policy = policy_with(layout, CONFIG)
-    with pytest.raises(ValueError, match=f"4 sequences a rank do not split into micro-batches of {size}"):
+    with pytest.raises(ValueError, match=f"4 sequences do not split into micro-batches of {size}"):
         update(policy, random_batch(ROWS), SFT(), size, "token_mean")
-    with pytest.raises(ValueError, match=f"4 sequences a rank do not split into micro-batches of {size}"):
+    with pytest.raises(ValueError, match=f"4 sequences do not split into micro-batches of {size}"):
         policy.log_probs(random_batch(ROWS), size)
 
 

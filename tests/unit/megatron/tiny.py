@@ -21,7 +21,14 @@ CONTEXT = 32
 
 
 def tiny_recipe(
-    *, tensor: int = 1, pipeline: int = 1, world_size: int = 1, temperature: float = 1.0, **model: Any
+    *,
+    tensor: int = 1,
+    sequence: bool = False,
+    pipeline: int = 1,
+    context: int = 1,
+    world_size: int = 1,
+    temperature: float = 1.0,
+    **model: Any,
 ) -> Recipe:
     """Two layers, four query heads whose total width is not the hidden size."""
     shape = {
@@ -36,7 +43,9 @@ def tiny_recipe(
     }
     return Recipe(
         model=ModelConfig(**(shape | model)),
-        parallel=ParallelConfig(world_size=world_size, tensor=tensor, pipeline=pipeline, timeout_s=60),
+        parallel=ParallelConfig(
+            world_size=world_size, tensor=tensor, sequence=sequence, pipeline=pipeline, context=context, timeout_s=60
+        ),
         rollout=RolloutConfig(temperature=temperature),
     )
 

@@ -1,0 +1,66 @@
+"""What the model reads of a micro-batch, and the way back."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from megarl.megatron.batch import TrainBatch, pad_batch
+from megarl.megatron.model_input import model_input
+from megarl.megatron.world import Layout
+from tests.unit.megatron.tiny import random_batch
+
+PROMPTS, RESPONSES = [[5, 6], [7], [8]], [[1], [2, 3, 4], [9]]
+
+
+@pytest.fixture(autouse=True)
+def world(layout: Layout) -> Layout:
+    """Megatron-core's groups, of one rank each."""
+    return layout
+
+
+def small(packed_tokens: int | None = None) -> TrainBatch:
+    return replace(pad_batch(PROMPTS, RESPONSES, torch.device("cpu")), packed_tokens=packed_tokens)
+
+
+def test_rows_are_read_as_they_are() -> None:
+    batch = small()
+    inputs = model_input(batch)
+    assert inputs.packed is None and torch.equal(inputs.tokens_bs, batch.tokens_BT)
+    assert inputs.positions_bs.tolist() == [[0, 1, 2]] * 3
+
+
+def test_packed_sequences_lie_end_to_end() -> None:
+    inputs = model_input(small(8))
+    assert inputs.tokens_bs.tolist() == [[5, 6, 7, 2, 3, 8, 0, 0]]
+    assert inputs.positions_bs.tolist() == [[0, 1, 0, 1, 2, 0, 0, 1]]
+    assert inputs.packed is not None and inputs.packed.cu_seqlens_q.tolist() == [0, 2, 5, 6, 8]
+    assert inputs.packed.max_seqlen_q == 3 and inputs.packed.qkv_format == "thd"
+    assert inputs.take(small().targets_BT).tolist() == [6, 1, 2, 3, 4, 9, 0, 0]
+    assert not inputs.take(small().mask_BT)[-2:].any()
+
+
+def test_results_come_back_to_their_rows() -> None:
+    batch = random_batch(6)
+    inputs = model_input(replace(batch, packed_tokens=int(batch.lengths_B.sum()) + 3))
+    back_BT = inputs.bring_back(inputs.tokens_bs.float())[0]
+    is_token_BT = torch.arange(batch.tokens_BT.shape[1]) < batch.lengths_B[:, None]
+    assert torch.equal(back_BT[is_token_BT], batch.tokens_BT[is_token_BT].float())
+    assert back_BT[~is_token_BT].isnan().all()
+
+
+def test_the_gradient_goes_back_to_the_tokens() -> None:
+    batch = random_batch(3)
+    inputs = model_input(replace(batch, packed_tokens=int(batch.lengths_B.sum()) + 2))
+    values_KN = torch.zeros(1, inputs.tokens_bs.numel(), requires_grad=True)
+    weights_BT = torch.arange(batch.tokens_BT.numel()).reshape(batch.tokens_BT.shape).float()
+    (inputs.bring_back(values_KN)[0].nan_to_num(0.0) * weights_BT).sum().backward()  # type: ignore[no-untyped-call]
+    assert values_KN.grad is not None and torch.equal(values_KN.grad[0], inputs.take(weights_BT))
+
+
+def test_no_sequence_at_all_is_padding() -> None:
+    inputs = model_input(replace(small()[[]], packed_tokens=4))
+    assert inputs.tokens_bs.tolist() == [[0, 0, 0, 0]] and inputs.packed is not None
+    assert inputs.packed.cu_seqlens_q.tolist() == [0, 4]
+    assert inputs.bring_back(torch.ones(2, 4)).shape == (2, 0, 3)
+    assert not inputs.take(small()[[]].mask_BT).any()
