@@ -2,7 +2,9 @@
 
     -sg(clip(r, 1 - clip_low, 1 + clip_high)) A log policy,   r = policy / old
 
-Defaults: clip_low 1 (no lower bound), clip_high 4. At r = 1 the gradient is -A grad log policy; every token keeps one.
+Defaults: clip_low 1 (no lower bound, as in the paper), clip_high 4: the paper gives no value, and ScaleRL (2510.13786,
+appendix 'CISPO clipping ratios') finds weights of at most 4, 5 or 8 alike. At r = 1 the gradient is -A grad
+log policy; every token keeps one.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""DAPO (Yu et al. 2025, 2503.14476, eq. 8): the clipped surrogate with a higher upper bound ('clip-higher').
+"""DAPO (Yu et al. 2025, 2503.14476, eq. 8 and 10): the clipped surrogate with a higher upper bound ('clip-higher').
 
     max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)),   r = policy / old
 

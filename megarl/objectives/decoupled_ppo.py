@@ -1,4 +1,4 @@
-"""Decoupled PPO (Hilton et al. 2021, 2110.00641, eq. 7; AReaL, 2505.24298, eq. 5): behaviour and proximal policy apart.
+"""Decoupled PPO (Hilton et al. 2021, 2110.00641; AReaL, 2505.24298, eq. 5): behaviour and proximal policy apart.
 
     (old / rollout) max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)),   r = policy / old
 

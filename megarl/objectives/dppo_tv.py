@@ -1,12 +1,15 @@
-"""DPPO with the total-variation mask (2602.04879): a token is dropped by the probability it moved, not by its ratio.
+"""DPPO with the total-variation mask (Qi et al. 2026, 2602.04879, eq. 12 and 13).
+
+A token is dropped by the probability that it moved, not by its ratio.
 
 With r = policy / rollout and dp = p_policy - p_rollout of the sampled token:
 
     keep = (A > 0 and dp <= delta) or (A <= 0 and dp >= -delta), detached
     -keep r A
 
-Default: delta 0.2. At r = 1 the gradient is -A grad log policy. A rare token may grow many times over before the mask
-takes it, a likely one only a little. A token without a finite engine log-prob has no loss.
+Default: delta 0.2, that of the paper's large runs (appendix E), which also bound r at 5. Here r has no bound, as in
+appendix C.1, where delta is 0.15. At r = 1 the gradient is -A grad log policy. A rare token may grow many times over
+before the mask takes it, a likely one only a little. A token without a finite engine log-prob has no loss.
 """
 
 from dataclasses import dataclass

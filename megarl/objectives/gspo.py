@@ -1,4 +1,4 @@
-"""GSPO (Zheng et al. 2025, 2507.18071, eq. 5 and 13): the importance ratio of a whole response, length-normalised.
+"""GSPO (Zheng et al. 2025, 2507.18071, eq. 5, 7, 13 and 14): a whole response's importance ratio, length-normalised.
 
 With r_t = policy / old of one token and s = exp(mean_t log r_t) of its response:
 

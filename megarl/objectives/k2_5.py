@@ -1,11 +1,11 @@
-"""Kimi K2.5's objective (2602.02276, section 4.4.2): a token outside a band of ratios gives no policy gradient at all.
+"""Kimi K2.5's objective (2602.02276, section 4.4.2, eq. 1): a token outside a band of ratios has no policy gradient.
 
 With r = policy / old:
 
     keep = [ratio_low <= r <= ratio_high], detached, whatever the advantage's sign
     -keep r A + tau (log r)^2
 
-Defaults: band [0.9, 1.1], tau 1e-3; the paper leaves the band unpublished. The advantage is 'dr_grpo' (R - mean, no
+Defaults: band [0.9, 1.1], tau 1e-3; the paper publishes neither. The advantage is 'dr_grpo' (R - mean, no
 standard deviation). At r = 1 the gradient is -A grad log policy. PPO's clip drops a token only where the ratio has
 moved the way that its advantage pushes; here the side does not matter. The pull grows with any distance.
 """

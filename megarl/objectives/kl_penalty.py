@@ -18,8 +18,9 @@ class KLPenalty:
         coefficient: beta.
         estimator: 'k1', 'k2' or 'k3'.
         importance_weighted: multiplies the estimator by r = policy / old, through which the gradient flows: for
-            responses that an older policy sampled (DeepSeek-V3.2, section 3.1). The value is unbiased at token level
-            only: it weighs the token, not the prefix that it was sampled after.
+            responses that an older policy sampled (DeepSeek-V3.2, 2512.02556, eq. 7, where old is the engine's
+            distribution; here it is the trainer's). The value is unbiased at token level only: it weighs the token, not
+            the prefix that it was sampled after.
         cap: bound on the magnitude of the estimator's gradient coefficient c, which leaves the value as it is; None
             for no bound.
     """

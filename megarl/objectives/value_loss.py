@@ -1,4 +1,4 @@
-"""PPO's clipped value loss (Schulman et al. 2017, 1707.06347; as in OpenAI's baselines).
+"""PPO's clipped value loss, of OpenAI's baselines (ppo2); the paper (1707.06347, eq. 9) has no clip.
 
     0.5 max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2)
 

@@ -1,7 +1,9 @@
-"""Off-policy sequence masking (DeepSeek-V3.2, section 3.1): a bad response that the policy has left is not pushed on.
+"""Off-policy sequence masking (DeepSeek-V3.2, 2512.02556, section 3.1, eq. 9).
 
-A response is dropped where its advantage is negative and mean log(old / policy) > delta. It depends on the current
-policy, so it is formed at each update. delta 1e-4.
+A bad response that the policy has left is not pushed on: it is dropped where its advantage is negative and
+mean log(old / policy) > delta. It depends on the current policy, so it is formed at each update. The paper's old is the
+engine's distribution, as in bypass mode; decoupled mode takes the trainer's before the update. The paper gives no
+delta; 1e-4 is slime's default.
 """
 
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ class RejectSequences:
 
 @dataclass(frozen=True)
 class RejectGeometric:
-    """Keeps responses with low <= e^(mean Delta) <= high: a bound that does not grow with the length."""
+    """Keeps responses with low <= e^(mean Delta) <= high: a bound that does not grow with the length. As in verl."""
 
     low: float = 0.999
     high: float = 1.001
@@ -52,7 +52,7 @@ class RejectGeometric:
 
 @dataclass(frozen=True)
 class RejectK3:
-    """Keeps responses with mean(e^Delta - 1 - Delta), k3's estimate of KL(rollout, trainer), of at most `high`."""
+    """Keeps responses with mean(e^Delta - 1 - Delta), k3 of KL(rollout, trainer), of at most `high`; as in verl."""
 
     high: float = 0.01
 

@@ -13,7 +13,10 @@ from megarl.objectives.masked import MAX_LOG_RATIO
 
 @dataclass(frozen=True)
 class TIS:
-    """Truncated importance sampling: min(e^Delta, cap) (Ionides 2008; for RL with engines, Yao et al. 2025). cap 2."""
+    """Truncated importance sampling: min(e^Delta, cap) (Ionides 2008; for RL with engines, Yao et al. 2025). cap 2.
+
+    The cap is verl's default.
+    """
 
     cap: float = 2.0
 

@@ -1,4 +1,4 @@
-"""MaxRL's advantage: (R - mean) / mean, the gradient of the log of the success probability.
+"""MaxRL's advantage (Tajwar et al. 2026, 2602.02710): (R - mean) / mean, the gradient of log success probability.
 
 For rewards in {0, 1} the group's mean estimates the success probability p, and grad log p = grad p / p. Rewards must
 not be negative; a group whose mean is 0 has no success to learn from, and gets 0.

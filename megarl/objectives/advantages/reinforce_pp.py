@@ -1,9 +1,9 @@
-"""REINFORCE++ (Hu 2025, 2501.03262, eq. 6 to 9): token returns, whitened over the whole batch instead of a group.
+"""REINFORCE++ (Hu 2025, 2501.03262, version 2, eq. 8 to 10): token returns, whitened over the whole batch.
 
     return_t = sum_{s >= t} gamma^(s-t) (R_s - beta k1_s),   R_s the response's reward at its last token, else 0
     advantage = (return - mean) / (std + 1e-8), over all trained tokens of the step
 
-The baseline form subtracts the group's mean reward first (its section 3.3), so that a hard prompt's best response
+The baseline form subtracts the group's mean reward first (version 2, appendix A), so that a hard prompt's best response
 counts as good. Positions outside the mask (tool output) are passed over: they neither cost nor discount.
 """
 

@@ -1,4 +1,4 @@
-"""ReMax (Li et al. 2023, 2310.10505, eq. 6): the baseline is the reward of the greedy response to the same prompt."""
+"""ReMax (Li et al. 2023, 2310.10505): the baseline is the reward of the greedy response to the same prompt."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""RLOO (Ahmadian et al. 2024, 2402.14740, section 3.2): the baseline is the mean of the other responses.
+"""RLOO (Ahmadian et al. 2024, 2402.14740, section 2.3): the baseline is the mean of the other responses.
 
 R_i - mean_{j != i} R_j = (R_i - mean) G / (G - 1)
 """
