@@ -81,7 +81,7 @@ def _values_forward_step(
 
 def _on_rows(values_bs1: Tensor, inputs: ModelInput) -> Tensor:
     """The head's output as fp32 [B, T]."""
-    return inputs.bring_back(values_bs1.float().view(1, -1))[0]
+    return inputs.bring_back(values_bs1.float().flatten())[0]
 
 
 def _training_forward_step(clip: float) -> Callable[..., Any]:

@@ -13,6 +13,8 @@ from megatron.core.utils import get_model_config
 from torch import Tensor
 
 from megarl.megatron.batch import TrainBatch
+from megarl.megatron.head import deferred_weight, head_input
+from megarl.megatron.head_log_probs import head_log_probs
 from megarl.megatron.log_probs import VocabularyShard, token_log_probs
 from megarl.megatron.model_input import ModelInput, model_input
 from megarl.objectives.batch import Objective, Sum, TokenBatch
@@ -63,8 +65,8 @@ def policy_forward_step(
 
         inputs = input_for(model, batch)
 
-        def loss_func(logits_bsV: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-            log_probs_BT, entropy_BT = _score(logits_bsV, batch, inputs, vocab_size, temperature)
+        def loss_func(output_bsX: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
+            log_probs_BT, entropy_BT = _score(model, output_bsX, batch, inputs, vocab_size, temperature)
             output = objective(_token_batch(batch, log_probs_BT, entropy_BT))
             weights_BT = normalisation.weights(batch.mask_BT, total_tokens, total_responses)
             loss = weighted_sum(output.loss_BT, weights_BT)
@@ -87,8 +89,8 @@ def scoring_forward_step(*, vocab_size: int, temperature: float) -> Callable[...
         batch = next(data_iterator)
         inputs = input_for(model, batch)
 
-        def collect(logits_bsV: Tensor, non_loss_data: bool = True) -> Tensor:
-            return _score(logits_bsV, batch, inputs, vocab_size, temperature)[0]
+        def collect(output_bsX: Tensor, non_loss_data: bool = True) -> Tensor:
+            return _score(model, output_bsX, batch, inputs, vocab_size, temperature)[0]
 
         return run_model(model, inputs), collect
 
@@ -115,15 +117,29 @@ def run_model(model: torch.nn.Module, inputs: ModelInput) -> Tensor:
 
 
 def _score(
-    logits_bsV: Tensor, batch: TrainBatch, inputs: ModelInput, vocab_size: int, temperature: float
+    model: torch.nn.Module,
+    output_bsX: Tensor,
+    batch: TrainBatch,
+    inputs: ModelInput,
+    vocab_size: int,
+    temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies [B, T]; only the masked positions are worked out, the others are NaN."""
-    group = parallel_state.get_tensor_model_parallel_group()
-    shard = VocabularyShard.of(logits_bsV.shape[-1], vocab_size, group)
+    """Log-probs and entropies [B, T]; only the masked positions are worked out, the others are NaN.
+
+    `output_bsX` holds logits, or hidden states where the output layer's product is put off.
+    """
     mask_N, targets_N = inputs.take(batch.mask_BT), inputs.take(batch.targets_BT)
-    scores_KM = token_log_probs(logits_bsV.flatten(0, 1)[mask_N], targets_N[mask_N], temperature, shard)
-    blank_N = torch.full(mask_N.shape, float("nan"), device=logits_bsV.device)
-    log_probs_BT, entropy_BT = inputs.bring_back(torch.stack([blank_N.masked_scatter(mask_N, x) for x in scores_KM]))
+    output_MX, targets_M = output_bsX.flatten(0, 1)[mask_N], targets_N[mask_N]
+    group = parallel_state.get_tensor_model_parallel_group()
+    weight_VH = deferred_weight(model)
+    if weight_VH is None:
+        shard = VocabularyShard.of(output_MX.shape[-1], vocab_size, group)
+        scores_KM = token_log_probs(output_MX, targets_M, temperature, shard)
+    else:
+        shard = VocabularyShard.of(len(weight_VH), vocab_size, group)
+        scores_KM = head_log_probs(head_input(model, output_MX), weight_VH, targets_M, temperature, shard)
+    blank_N = torch.full(mask_N.shape, float("nan"), device=output_bsX.device)
+    log_probs_BT, entropy_BT = inputs.bring_back(*(blank_N.masked_scatter(mask_N, scores_M) for scores_M in scores_KM))
     return log_probs_BT, entropy_BT
 
 

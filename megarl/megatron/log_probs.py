@@ -1,4 +1,4 @@
-"""Logits to token log-probs and entropy: the one function that training, the reference, drift and evaluation call.
+"""Logits to token log-probs and entropy, and the chunk-wise arithmetic that `head_log_probs` shares.
 
 The vocabulary may be split over a tensor-parallel group. Tokens are worked through in chunks, so the fp32 copy of
 the logits is never larger than one chunk; the backward pass forms each chunk's softmax anew. The temperature divides
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 CHUNK_BYTES = 64 * 2**20
-"""Size of one fp32 copy of a chunk's logits; about four of them are alive at once."""
+"""Size of one fp32 copy of a chunk's logits; up to three of them are alive at once."""
 _NEGLIGIBLE = -1e30
 """Logit of a padded vocabulary row: its probability is exactly 0, and 0 times it is 0, which -inf would not give."""
 
@@ -66,21 +66,79 @@ def token_log_probs(
     return log_probs_N, entropy_N
 
 
-def _scaled(logits_NV: Tensor, temperature: float, shard: VocabularyShard) -> Tensor:
+def scaled_logits(logits_NV: Tensor, temperature: float, shard: VocabularyShard) -> Tensor:
+    """One chunk's logits in fp32, over the temperature and without what pads the vocabulary.
+
+    May write into an fp32 argument.
+    """
     scaled = logits_NV.float()
     if temperature != 1.0:
-        scaled = scaled / temperature
+        scaled = scaled.div_(temperature)
     if shard.valid < scaled.shape[-1]:
-        scaled = scaled.clone() if scaled is logits_NV else scaled
         scaled[..., shard.valid :] = _NEGLIGIBLE
     return scaled
 
 
-def _chunks(logits_NV: Tensor) -> Iterator[slice]:
+def chunks(tokens: int, columns: int) -> Iterator[slice]:
     """Rows to work through at once."""
-    tokens, columns = logits_NV.shape
     size = max(1, CHUNK_BYTES // (4 * columns))
     return (slice(begin, begin + size) for begin in range(0, tokens, size))
+
+
+def log_partition(logits_NV: Tensor, targets_N: Tensor, shard: VocabularyShard) -> tuple[Tensor, Tensor, Tensor]:
+    """One chunk's log-partition, log-prob of the target and entropy, each [N] and over the whole vocabulary.
+
+    Args:
+        logits_NV: what `scaled_logits` gave; overwritten.
+        targets_N: token ids, of the whole vocabulary.
+        shard: which columns these are.
+    """
+    top_N = shard.reduce(logits_NV.amax(dim=-1), dist.ReduceOp.MAX)
+    shifted_NV = logits_NV.sub_(top_N[:, None])
+    columns_N, mine_N = _local_targets(targets_N, shard)
+    target_N = shifted_NV.gather(-1, columns_N[:, None])[:, 0].where(mine_N, 0.0)
+    exponentials_NV = shifted_NV.exp()
+    # one all-reduce for the partition sum, the entropy's numerator and the target's logit
+    total_N = exponentials_NV.sum(-1)
+    sums = shard.reduce(torch.stack([total_N, exponentials_NV.mul_(shifted_NV).sum(-1), target_N]))
+    log_sum_N = sums[0].log()
+    return top_N + log_sum_N, sums[2] - log_sum_N, log_sum_N - sums[1] / sums[0]
+
+
+def softmax_gradient(
+    logits_NV: Tensor,
+    targets_N: Tensor,
+    log_z_N: Tensor,
+    entropy_N: Tensor,
+    grad_log_probs_N: Tensor | None,
+    grad_entropy_N: Tensor | None,
+    temperature: float,
+    shard: VocabularyShard,
+) -> Tensor:
+    """Gradient [N, V] of one chunk's logits before the temperature, from those of its log-probs and entropies.
+
+    Args:
+        logits_NV: what `scaled_logits` gave; overwritten.
+        targets_N: token ids, of the whole vocabulary.
+        log_z_N: of the forward pass; likewise entropy_N.
+        entropy_N: see there.
+        grad_log_probs_N: of the loss; likewise grad_entropy_N. None where the loss does not read them.
+        grad_entropy_N: see there.
+        temperature: divided the logits.
+        shard: which columns these are.
+    """
+    if grad_log_probs_N is None:
+        grad_log_probs_N = torch.zeros_like(log_z_N)
+    log_p_NV = logits_NV.sub_(log_z_N[:, None])
+    # d log p_target = onehot - p;  d entropy = -p (log p + H)
+    if grad_entropy_N is None:
+        grad_NV = log_p_NV.exp_().mul_(grad_log_probs_N[:, None])
+    else:
+        factor_NV = (log_p_NV + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_log_probs_N[:, None])
+        grad_NV = log_p_NV.exp_().mul_(factor_NV)
+    columns_N, mine_N = _local_targets(targets_N, shard)
+    grad_NV.scatter_add_(-1, columns_N[:, None], -grad_log_probs_N.where(mine_N, 0.0)[:, None])
+    return grad_NV.div_(-temperature)
 
 
 def _local_targets(targets_N: Tensor, shard: VocabularyShard) -> tuple[Tensor, Tensor]:
@@ -95,36 +153,23 @@ class _TokenLogProbs(torch.autograd.Function):
     def forward(
         ctx: Any, logits_NV: Tensor, targets_N: Tensor, temperature: float, shard: VocabularyShard
     ) -> tuple[Tensor, Tensor]:
-        count = len(targets_N)
-        log_z_N, log_probs_N, entropy_N = (logits_NV.new_empty(count, dtype=torch.float32) for _ in range(3))
-        for rows in _chunks(logits_NV):
-            scaled = _scaled(logits_NV[rows], temperature, shard)
-            top = shard.reduce(scaled.amax(dim=-1), dist.ReduceOp.MAX)
-            shifted = scaled - top[:, None]
-            exponentials = shifted.exp()
-            columns, mine = _local_targets(targets_N[rows], shard)
-            target = shifted.gather(-1, columns[:, None])[:, 0].where(mine, 0.0)
-            # one all-reduce for the partition sum, the entropy's numerator and the target's logit
-            sums = shard.reduce(torch.stack([exponentials.sum(-1), (exponentials * shifted).sum(-1), target]))
-            log_sum = sums[0].log()
-            log_z_N[rows] = top + log_sum
-            log_probs_N[rows] = sums[2] - log_sum
-            entropy_N[rows] = log_sum - sums[1] / sums[0]
+        log_z_N, log_probs_N, entropy_N = (logits_NV.new_empty(len(targets_N), dtype=torch.float32) for _ in range(3))
+        for rows in chunks(*logits_NV.shape):
+            logits = scaled_logits(logits_NV[rows].to(torch.float32, copy=True), temperature, shard)
+            log_z_N[rows], log_probs_N[rows], entropy_N[rows] = log_partition(logits, targets_N[rows], shard)
         ctx.save_for_backward(logits_NV, targets_N, log_z_N, entropy_N)
         ctx.temperature, ctx.shard = temperature, shard
+        ctx.set_materialize_grads(False)
         return log_probs_N, entropy_N
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        grad_log_probs_N, grad_entropy_N = gradients
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None, None]:
         logits_NV, targets_N, log_z_N, entropy_N = ctx.saved_tensors
         grad_NV = torch.empty_like(logits_NV)
-        for rows in _chunks(logits_NV):
-            log_p = _scaled(logits_NV[rows], ctx.temperature, ctx.shard) - log_z_N[rows, None]
-            p = log_p.exp()
-            # d log p_target = onehot - p;  d entropy = -p (log p + H)
-            grad = -p * (grad_log_probs_N[rows, None] + grad_entropy_N[rows, None] * (log_p + entropy_N[rows, None]))
-            columns, mine = _local_targets(targets_N[rows], ctx.shard)
-            grad.scatter_add_(-1, columns[:, None], grad_log_probs_N[rows].where(mine, 0.0)[:, None])
-            grad_NV[rows] = (grad / ctx.temperature).to(grad_NV.dtype)
+        for rows in chunks(*logits_NV.shape):
+            logits = scaled_logits(logits_NV[rows].to(torch.float32, copy=True), ctx.temperature, ctx.shard)
+            own = [None if gradient_N is None else gradient_N[rows] for gradient_N in gradients]
+            grad_NV[rows] = softmax_gradient(
+                logits, targets_N[rows], log_z_N[rows], entropy_N[rows], own[0], own[1], ctx.temperature, ctx.shard
+            ).to(grad_NV.dtype)
         return grad_NV, None, None, None

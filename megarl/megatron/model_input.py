@@ -45,22 +45,24 @@ class ModelInput:
         with_padding = torch.cat([values_BT.flatten(), values_BT.new_zeros(1)])
         return with_padding[self.places_CN[self.context_rank]]
 
-    def bring_back(self, values_KN: Tensor) -> Tensor:
-        """K values a token as [K, B, T], whole on every context-parallel rank. Collective over those.
+    def bring_back(self, *values_N: Tensor) -> tuple[Tensor, ...]:
+        """Values of this rank's tokens as [B, T] each, whole on every context-parallel rank. Collective over those.
 
         NaN where no rank has a token. The gradient flows to this rank's own tokens alone, for each rank forms the same
         loss of all of them and Megatron-core adds the ranks' gradients up.
         """
-        kinds, size = len(values_KN), self.shape.numel()
-        flat_KP = values_KN.new_full((kinds, size + 1), float("nan"))
+        size = self.shape.numel()
+        flat_KP = values_N[0].new_full((len(values_N), size + 1), float("nan"))
         if len(self.places_CN) > 1:
-            own = values_KN.detach().contiguous()
-            held_by_rank = [torch.empty_like(own) for _ in self.places_CN]
-            dist.all_gather(held_by_rank, own, group=parallel_state.get_context_parallel_group())
+            own_KN = torch.stack([values.detach() for values in values_N])
+            held_by_rank = [torch.empty_like(own_KN) for _ in self.places_CN]
+            dist.all_gather(held_by_rank, own_KN, group=parallel_state.get_context_parallel_group())
             for places_N, held_KN in zip(self.places_CN, held_by_rank, strict=True):
                 flat_KP[:, places_N] = held_KN
-        flat_KP = flat_KP.index_copy(1, self.places_CN[self.context_rank], values_KN)
-        return flat_KP[:, :size].view(kinds, *self.shape)
+        own_N = self.places_CN[self.context_rank]
+        # one by one, so that a value which the loss does not read costs no gradient
+        whole = (flat.index_copy(0, own_N, values) for flat, values in zip(flat_KP, values_N, strict=True))
+        return tuple(flat[:size].view(self.shape) for flat in whole)
 
 
 def model_input(batch: TrainBatch, sequence_parallel: bool = False) -> ModelInput:

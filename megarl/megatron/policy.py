@@ -9,6 +9,7 @@ from torch import Tensor
 from megarl.config.schema import Recipe
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.forward import DEFAULT, policy_forward_step, scoring_forward_step
+from megarl.megatron.head import defer_head
 from megarl.megatron.micro_batches import MicroBatchSize
 from megarl.megatron.model import build_model
 from megarl.megatron.schedule import Trainee, Update, score
@@ -24,6 +25,7 @@ class FrozenModel:
     def __init__(self, recipe: Recipe, layout: Layout, vocab_size: int) -> None:
         self.recipe, self.layout, self.vocab_size = recipe, layout, vocab_size
         self.model: GPTModel = build_model(recipe.model, recipe.parallel, vocab_size)
+        defer_head(self.model)
 
     def load(self, read: ReadTensor) -> None:
         """Fills the weights from full Hugging Face tensors."""

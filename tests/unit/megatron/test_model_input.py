@@ -43,7 +43,7 @@ def test_packed_sequences_lie_end_to_end() -> None:
 def test_results_come_back_to_their_rows() -> None:
     batch = random_batch(6)
     inputs = model_input(replace(batch, packed_tokens=int(batch.lengths_B.sum()) + 3))
-    back_BT = inputs.bring_back(inputs.tokens_bs.float())[0]
+    back_BT = inputs.bring_back(inputs.tokens_bs.float()[0])[0]
     is_token_BT = torch.arange(batch.tokens_BT.shape[1]) < batch.lengths_B[:, None]
     assert torch.equal(back_BT[is_token_BT], batch.tokens_BT[is_token_BT].float())
     assert back_BT[~is_token_BT].isnan().all()
@@ -52,15 +52,15 @@ def test_results_come_back_to_their_rows() -> None:
 def test_the_gradient_goes_back_to_the_tokens() -> None:
     batch = random_batch(3)
     inputs = model_input(replace(batch, packed_tokens=int(batch.lengths_B.sum()) + 2))
-    values_KN = torch.zeros(1, inputs.tokens_bs.numel(), requires_grad=True)
+    values_N = torch.zeros(inputs.tokens_bs.numel(), requires_grad=True)
     weights_BT = torch.arange(batch.tokens_BT.numel()).reshape(batch.tokens_BT.shape).float()
-    (inputs.bring_back(values_KN)[0].nan_to_num(0.0) * weights_BT).sum().backward()  # type: ignore[no-untyped-call]
-    assert values_KN.grad is not None and torch.equal(values_KN.grad[0], inputs.take(weights_BT))
+    (inputs.bring_back(values_N)[0].nan_to_num(0.0) * weights_BT).sum().backward()  # type: ignore[no-untyped-call]
+    assert values_N.grad is not None and torch.equal(values_N.grad, inputs.take(weights_BT))
 
 
 def test_no_sequence_at_all_is_padding() -> None:
     inputs = model_input(replace(small()[[]], packed_tokens=4))
     assert inputs.tokens_bs.tolist() == [[0, 0, 0, 0]] and inputs.packed is not None
     assert inputs.packed.cu_seqlens_q.tolist() == [0, 4]
-    assert inputs.bring_back(torch.ones(2, 4)).shape == (2, 0, 3)
+    assert [back.shape for back in inputs.bring_back(torch.ones(4), torch.ones(4))] == [(0, 3), (0, 3)]
     assert not inputs.take(small()[[]].mask_BT).any()
