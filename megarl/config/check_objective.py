@@ -67,6 +67,16 @@ def kl_belongs_where_it_is(recipe: Recipe) -> None:
         raise refusal("rl.kl.target", kl.target, "cannot steer rl.kl.coefficient=0", "start from a coefficient above 0")
 
 
+def exact_kl_takes_no_weights(recipe: Recipe) -> None:
+    """The exact KL of a position is no sample: it has no token to weigh, and no coefficient to bound."""
+    kl = recipe.rl.kl
+    if kl.estimator == "full":
+        for name, value, unset in (("importance_weighted", kl.importance_weighted, False), ("cap", kl.cap, None)):
+            if value != unset:
+                reason = "is about the sampled token, which rl.kl.estimator=full does not read"
+                raise refusal(f"rl.kl.{name}", value, reason, "drop it or take k2 or k3")
+
+
 def correction_is_whole(recipe: Recipe) -> None:
     """A correction that is off has no settings; one that is on has something to do, on bands that are bands."""
     correction = recipe.rl.correction
@@ -162,6 +172,7 @@ OBJECTIVE_CHECKS = (
     group_has_a_spread,
     reinforce_updates_once,
     kl_belongs_where_it_is,
+    exact_kl_takes_no_weights,
     correction_is_whole,
     correction_fits_objective,
     overlong_fits,

@@ -38,7 +38,11 @@ class KLConfig:
     """The pull towards the reference, which is the policy that RL starts from."""
 
     coefficient: float = key(0.001, "Weight of the KL estimate, per nat a token; 0 only measures it.", low=0)
-    estimator: str = key("k3", "k1, k2 or k3; see docs/objectives.md.", choices=("k1", "k2", "k3"))
+    estimator: str = key(
+        "k3",
+        "k1, k2 or k3 of the sampled token, or 'full', over the whole vocabulary; see docs/objectives.md.",
+        choices=("k1", "k2", "k3", "full"),
+    )
     placement: str = key("loss", "Where the estimate goes.", choices=("loss", "reward"))
     allow_k1_in_loss: bool = key(
         False, "Lets k1 into the loss, where the expectation of its gradient is zero: it only adds noise."

@@ -54,7 +54,8 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         **{f"seconds/{name}": value for name, value in seconds.items()},
         **{f"tokens_per_s/{phase}": drift["tokens"] / seconds[phase] for phase in ("rollout", "log_probs", "update")},
     }
-    state.kl_coefficient = steered(run, state.kl_coefficient, metrics.get("kl/reference_k3"))
+    measured = metrics.get("kl/reference_full", metrics.get("kl/reference_k3"))
+    state.kl_coefficient = steered(run, state.kl_coefficient, measured)
     return metrics, _samples(run, rollouts, batch)
 
 
@@ -139,6 +140,10 @@ def _penalties(run: Run, batch: TrainBatch) -> torch.Tensor | None:
     kl = run.recipe.rl.kl
     if kl.placement != "reward" or run.state.kl_coefficient == 0:
         return None
+    if kl.estimator == "full":
+        assert run.reference is not None
+        exact_BT = run.policy.reference_kl(batch, run.reference, micro_batch_size(run.recipe.rl))
+        return run.state.kl_coefficient * exact_BT
     assert batch.old_log_probs_BT is not None and batch.reference_log_probs_BT is not None
     log_ratio_BT = masked_log_ratio(batch.old_log_probs_BT, batch.reference_log_probs_BT, batch.mask_BT)
     return run.state.kl_coefficient * ESTIMATORS[kl.estimator](log_ratio_BT)
@@ -156,6 +161,7 @@ def _update(run: Run, batch: TrainBatch) -> list[Update]:
             micro_batch_size=micro_batch_size(config),
             temperature=run.recipe.rollout.temperature,
             normalisation=build_normalisation(run.recipe),
+            reference=run.reference if "reference_kl_BT" in loss.needs else None,
         )
         for part in batch.parts(config.updates_per_step)
     ]

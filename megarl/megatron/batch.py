@@ -29,6 +29,8 @@ class TrainBatch:
         total_responses: its responses with at least one trained token.
         packed_tokens: of a micro-batch whose sequences the model is to read end to end: their tokens, with the padding
             after the last; None where it reads them as rows.
+        reference_hidden_MH: of a micro-batch, what the reference's output layer reads at the trained tokens that this
+            rank scores, for the exact KL.
     """
 
     tokens_BT: Tensor
@@ -46,12 +48,19 @@ class TrainBatch:
     total_tokens: int | None = None
     total_responses: int | None = None
     packed_tokens: int | None = None
+    reference_hidden_MH: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.tokens_BT)
 
     def __getitem__(self, rows: slice | list[int]) -> "TrainBatch":
-        """Some of the sequences, by a slice or by their numbers; the totals stay those of the whole."""
+        """Some of the sequences, by a slice or by their numbers; the totals stay those of the whole.
+
+        Raises:
+            ValueError: the batch holds what belongs to one micro-batch.
+        """
+        if self.reference_hidden_MH is not None:
+            raise ValueError("a micro-batch with the reference's hidden states cannot be cut further")
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         sliced: dict[str, Any] = {name: value[rows] for name, value in values.items() if isinstance(value, Tensor)}
         return replace(self, **sliced)

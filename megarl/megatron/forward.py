@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from megatron.core import parallel_state
 from megatron.core.utils import get_model_config
 from torch import Tensor
 
 from megarl.megatron.batch import TrainBatch
-from megarl.megatron.head import deferred_weight, head_input
-from megarl.megatron.head_log_probs import head_log_probs
-from megarl.megatron.log_probs import VocabularyShard, token_log_probs
 from megarl.megatron.model_input import ModelInput, model_input
+from megarl.megatron.scores import Scorer, Scores
 from megarl.objectives.batch import Objective, Sum, TokenBatch
 from megarl.objectives.normalisation import Normalisation, weighted_sum
 
@@ -32,6 +29,7 @@ def policy_forward_step(
     vocab_size: int,
     temperature: float = 1.0,
     normalisation: Normalisation = DEFAULT,
+    reference: torch.nn.Module | None = None,
 ) -> ForwardStep:
     """Makes a Megatron-LM forward step from an objective.
 
@@ -40,6 +38,8 @@ def policy_forward_step(
         vocab_size: real tokens; what Megatron-core pads the vocabulary with gets no probability.
         temperature: of the sampling; divides the logits.
         normalisation: see `megarl.objectives.normalisation`.
+        reference: this rank's stage of the reference, for an objective that reads the exact KL; the batches then bring
+            its hidden states along.
 
     Returns:
         The forward step. Its data iterator yields `TrainBatch`es with totals; its loss function returns Megatron's
@@ -51,6 +51,7 @@ def policy_forward_step(
             Megatron-core would average micro-batch means instead of dividing by the global token count; or the
             batch has no totals.
     """
+    scorer = Scorer(vocab_size, temperature, reference)
 
     def forward_step(data_iterator: Iterator[TrainBatch], model: torch.nn.Module) -> tuple[Tensor, LossFunc]:
         if not get_model_config(model).calculate_per_token_loss:
@@ -66,8 +67,7 @@ def policy_forward_step(
         inputs = input_for(model, batch)
 
         def loss_func(output_bsX: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-            log_probs_BT, entropy_BT = _score(model, output_bsX, batch, inputs, vocab_size, temperature)
-            output = objective(_token_batch(batch, log_probs_BT, entropy_BT))
+            output = objective(_token_batch(batch, scorer(model, output_bsX, batch, inputs)))
             weights_BT = normalisation.weights(batch.mask_BT, total_tokens, total_responses)
             loss = weighted_sum(output.loss_BT, weights_BT)
             sums = {"loss": (loss.detach(), batch.mask_BT.sum()), **output.metrics}
@@ -84,13 +84,14 @@ def scoring_forward_step(*, vocab_size: int, temperature: float) -> Callable[...
 
     Log-probs are fp32, in nats, NaN outside the mask.
     """
+    scorer = Scorer(vocab_size, temperature)
 
     def forward_step(data_iterator: Iterator[TrainBatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
         batch = next(data_iterator)
         inputs = input_for(model, batch)
 
         def collect(output_bsX: Tensor, non_loss_data: bool = True) -> Tensor:
-            return _score(model, output_bsX, batch, inputs, vocab_size, temperature)[0]
+            return scorer(model, output_bsX, batch, inputs).log_probs_BT
 
         return run_model(model, inputs), collect
 
@@ -106,7 +107,7 @@ def stacked(sums: Mapping[str, Sum]) -> dict[str, Tensor]:
 
 
 def input_for(model: torch.nn.Module, batch: TrainBatch) -> ModelInput:
-    """The batch as this rank's stage of the model reads it."""
+    """A micro-batch as this rank's stage of the model reads it."""
     return model_input(batch, get_model_config(model).sequence_parallel)
 
 
@@ -116,38 +117,12 @@ def run_model(model: torch.nn.Module, inputs: ModelInput) -> Tensor:
     return output
 
 
-def _score(
-    model: torch.nn.Module,
-    output_bsX: Tensor,
-    batch: TrainBatch,
-    inputs: ModelInput,
-    vocab_size: int,
-    temperature: float,
-) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies [B, T]; only the masked positions are worked out, the others are NaN.
-
-    `output_bsX` holds logits, or hidden states where the output layer's product is put off.
-    """
-    mask_N, targets_N = inputs.take(batch.mask_BT), inputs.take(batch.targets_BT)
-    output_MX, targets_M = output_bsX.flatten(0, 1)[mask_N], targets_N[mask_N]
-    group = parallel_state.get_tensor_model_parallel_group()
-    weight_VH = deferred_weight(model)
-    if weight_VH is None:
-        shard = VocabularyShard.of(output_MX.shape[-1], vocab_size, group)
-        scores_KM = token_log_probs(output_MX, targets_M, temperature, shard)
-    else:
-        shard = VocabularyShard.of(len(weight_VH), vocab_size, group)
-        scores_KM = head_log_probs(head_input(model, output_MX), weight_VH, targets_M, temperature, shard)
-    blank_N = torch.full(mask_N.shape, float("nan"), device=output_bsX.device)
-    log_probs_BT, entropy_BT = inputs.bring_back(*(blank_N.masked_scatter(mask_N, scores_M) for scores_M in scores_KM))
-    return log_probs_BT, entropy_BT
-
-
-def _token_batch(batch: TrainBatch, log_probs_BT: Tensor, entropy_BT: Tensor) -> TokenBatch:
+def _token_batch(batch: TrainBatch, scores: Scores) -> TokenBatch:
     return TokenBatch(
-        log_probs_BT=log_probs_BT,
+        log_probs_BT=scores.log_probs_BT,
         mask_BT=batch.mask_BT,
-        entropy_BT=entropy_BT,
+        entropy_BT=scores.entropy_BT,
+        reference_kl_BT=scores.reference_kl_BT,
         advantages_BT=batch.advantages_BT,
         old_log_probs_BT=batch.old_log_probs_BT,
         rollout_log_probs_BT=batch.rollout_log_probs_BT,

@@ -105,6 +105,12 @@ def log_partition(logits_NV: Tensor, targets_N: Tensor, shard: VocabularyShard) 
     return top_N + log_sum_N, sums[2] - log_sum_N, log_sum_N - sums[1] / sums[0]
 
 
+def log_sum_exp(logits_NV: Tensor, shard: VocabularyShard) -> Tensor:
+    """One chunk's log-partition [N], over the whole vocabulary."""
+    top_N = shard.reduce(logits_NV.amax(dim=-1), dist.ReduceOp.MAX)
+    return top_N + shard.reduce((logits_NV - top_N[:, None]).exp_().sum(-1)).log()
+
+
 def softmax_gradient(
     logits_NV: Tensor,
     targets_N: Tensor,

@@ -1,6 +1,7 @@
 """The policy that is trained, and the frozen reference."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from megatron.core.models.gpt import GPTModel
@@ -12,7 +13,9 @@ from megarl.megatron.forward import DEFAULT, policy_forward_step, scoring_forwar
 from megarl.megatron.head import defer_head
 from megarl.megatron.micro_batches import MicroBatchSize
 from megarl.megatron.model import build_model
+from megarl.megatron.reference_kl import batch_kl, beside_reference
 from megarl.megatron.schedule import Trainee, Update, score
+from megarl.megatron.scores import Scorer
 from megarl.megatron.weights import ReadTensor, export_weights, load_weights
 from megarl.megatron.world import Layout
 from megarl.objectives.batch import Objective
@@ -73,6 +76,7 @@ class Policy(FrozenModel, Trainee):
         micro_batch_size: MicroBatchSize,
         temperature: float = 1.0,
         normalisation: Normalisation = DEFAULT,
+        reference: FrozenModel | None = None,
     ) -> Update:
         """One optimizer step on the batch; see `Trainee.train`. Collective.
 
@@ -82,11 +86,32 @@ class Policy(FrozenModel, Trainee):
             micro_batch_size: sequences a rank runs at once, or their tokens.
             temperature: of the sampling; divides the logits.
             normalisation: see `megarl.objectives.normalisation`.
+            reference: for an objective that reads the exact KL.
         """
         step = policy_forward_step(
-            objective, vocab_size=self.vocab_size, temperature=temperature, normalisation=normalisation
+            objective,
+            vocab_size=self.vocab_size,
+            temperature=temperature,
+            normalisation=normalisation,
+            reference=None if reference is None else reference.chunk,
         )
-        return self.train(batch, step, micro_batch_size)
+        if reference is None:
+            return self.train(batch, step, micro_batch_size)
+        return self.train(batch, step, micro_batch_size, partial(beside_reference, reference.chunk, self.layout))
+
+    def reference_kl(self, batch: TrainBatch, reference: FrozenModel, micro_batch_size: MicroBatchSize) -> Tensor:
+        """KL(policy || reference) over the vocabulary at each target, at the rollout's temperature. Collective.
+
+        Args:
+            batch: the whole batch, the same on every rank.
+            reference: the frozen model.
+            micro_batch_size: sequences a rank runs at once, or their tokens.
+
+        Returns:
+            fp32 [B, T] on every rank, in nats, NaN outside the mask.
+        """
+        scorer = Scorer(self.vocab_size, self.recipe.rollout.temperature, reference.chunk)
+        return batch_kl(self.chunk, self.layout, scorer, batch, micro_batch_size)
 
     @property
     def chunk(self) -> torch.nn.Module:

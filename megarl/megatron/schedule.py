@@ -131,13 +131,20 @@ class Trainee:
         self.optimizer, self.scheduler = build_optimizer(self.wrapped, config, steps)
         self.has_stepped = False
 
-    def train(self, batch: TrainBatch, forward_step: Callable[..., Any], micro_batch_size: MicroBatchSize) -> Update:
+    def train(
+        self,
+        batch: TrainBatch,
+        forward_step: Callable[..., Any],
+        micro_batch_size: MicroBatchSize,
+        prepare: Callable[[Share], Share] = lambda share: share,
+    ) -> Update:
         """One optimizer step on the batch. Collective.
 
         Args:
             batch: the whole update batch, the same on every rank; each trains on its share.
             forward_step: Megatron's; its loss function returns sums.
             micro_batch_size: sequences a rank runs at once, or their tokens.
+            prepare: adds to each micro-batch what belongs to no whole batch.
 
         Raises:
             ValueError: the batch does not split into such micro-batches.
@@ -153,7 +160,7 @@ class Trainee:
             return Update(0, 0.0, 0.0, lr, {})
         self.wrapped.zero_grad_buffer()
         self.optimizer.zero_grad()
-        share = own_share(self.wrapped, self.layout, batch, micro_batch_size)
+        share = prepare(own_share(self.wrapped, self.layout, batch, micro_batch_size))
         logs = run_schedule(self.wrapped, forward_step, share, forward_only=False)
         succeeded, grad_norm, _ = self.optimizer.step()
         if not succeeded:

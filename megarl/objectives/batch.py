@@ -22,6 +22,7 @@ class TokenBatch:
         old_log_probs_BT: log-prob under the trainer's policy at the start of the batch, detached.
         rollout_log_probs_BT: log-prob that the engine gave when it sampled the token, detached.
         reference_log_probs_BT: log-prob under the reference policy, detached.
+        reference_kl_BT: KL(policy || reference) over the vocabulary at each position, in nats; carries a gradient.
         correction_weights_BT: importance weights that were formed before the update, 0 for dropped tokens.
         correction_keep_BT: bool, the tokens that a correction before the update left.
     """
@@ -33,6 +34,7 @@ class TokenBatch:
     old_log_probs_BT: Tensor | None = None
     rollout_log_probs_BT: Tensor | None = None
     reference_log_probs_BT: Tensor | None = None
+    reference_kl_BT: Tensor | None = None
     correction_weights_BT: Tensor | None = None
     correction_keep_BT: Tensor | None = None
 

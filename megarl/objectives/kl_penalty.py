@@ -6,7 +6,7 @@ from torch import Tensor
 
 from megarl.objectives.batch import Objective, ObjectiveOutput, TokenBatch
 from megarl.objectives.kl import COEFFICIENTS, ESTIMATORS, k1, k3
-from megarl.objectives.masked import masked_difference, masked_log_ratio, masked_sum
+from megarl.objectives.masked import masked, masked_difference, masked_log_ratio, masked_sum
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class KLPenalty:
     Attributes:
         inner: the objective.
         coefficient: beta.
-        estimator: 'k1', 'k2' or 'k3'.
+        estimator: 'k1', 'k2' or 'k3', of the sampled token; or 'full', the exact KL of the position's distributions.
         importance_weighted: multiplies the estimator by r = policy / old, through which the gradient flows: for
             responses that an older policy sampled (DeepSeek-V3.2, 2512.02556, eq. 7, where old is the engine's
             distribution; here it is the trainer's). The value is unbiased at token level only: it weighs the token, not
@@ -35,6 +35,8 @@ class KLPenalty:
     def needs(self) -> frozenset[str]:
         """What the objective needs, and the reference where there is a term to train."""
         own = {"reference_log_probs_BT"} if self.coefficient else set()
+        if self.coefficient and self.estimator == "full":
+            own = own | {"reference_kl_BT"}
         return self.inner.needs | own | ({"old_log_probs_BT"} if self.importance_weighted else set())
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
@@ -44,21 +46,31 @@ class KLPenalty:
             return output
         mask_BT = batch.mask_BT
         x_BT = masked_difference(batch.log_probs_BT, batch.given("reference_log_probs_BT"), mask_BT)
-        coefficient_BT = COEFFICIENTS[self.estimator](x_BT.detach())
         metrics = {
+            **output.metrics,
             "kl/reference_k1": masked_sum(k1(x_BT), mask_BT),
             "kl/reference_k3": masked_sum(k3(x_BT), mask_BT),
+        }
+        if batch.reference_kl_BT is not None:
+            metrics["kl/reference_full"] = masked_sum(batch.reference_kl_BT, mask_BT)
+        if self.estimator == "full":
+            if not self.coefficient:
+                return ObjectiveOutput(output.loss_BT, metrics)
+            term_BT = masked(batch.given("reference_kl_BT"), mask_BT)
+            return ObjectiveOutput(output.loss_BT + self.coefficient * term_BT, metrics)
+        coefficient_BT = COEFFICIENTS[self.estimator](x_BT.detach())
+        metrics |= {
             "kl/coefficient_abs": masked_sum(coefficient_BT.abs(), mask_BT),
             "kl/coefficient_above_10_share": masked_sum((coefficient_BT.abs() > 10).float(), mask_BT),
         }
         if not self.coefficient:
-            return ObjectiveOutput(output.loss_BT, {**output.metrics, **metrics})
+            return ObjectiveOutput(output.loss_BT, metrics)
         term_BT = ESTIMATORS[self.estimator](x_BT)
         if self.cap is not None:
             term_BT = _with_coefficient(term_BT, coefficient_BT.clamp(-self.cap, self.cap), x_BT)
         if self.importance_weighted:
             term_BT = term_BT * masked_log_ratio(batch.log_probs_BT, batch.given("old_log_probs_BT"), mask_BT).exp()
-        return ObjectiveOutput(output.loss_BT + self.coefficient * term_BT, {**output.metrics, **metrics})
+        return ObjectiveOutput(output.loss_BT + self.coefficient * term_BT, metrics)
 
 
 def _with_coefficient(value_BT: Tensor, coefficient_BT: Tensor, x_BT: Tensor) -> Tensor:

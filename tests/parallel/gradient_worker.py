@@ -14,7 +14,8 @@ from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
 from megarl.megatron.critic import Critic
 from megarl.megatron.forward import policy_forward_step
 from megarl.megatron.micro_batches import MicroBatchSize, TokenBudget
-from megarl.megatron.policy import Policy
+from megarl.megatron.policy import FrozenModel, Policy
+from megarl.megatron.reference_kl import beside_reference
 from megarl.megatron.schedule import own_share, run_schedule
 from megarl.megatron.weights import random_weights
 from megarl.megatron.world import join_world
@@ -27,6 +28,7 @@ from megatron.core import parallel_state
 
 ROWS, CONSTANT = 8, 12
 OBJECTIVE_MODES = [(name, "token_mean") for name in OBJECTIVES] + [("ppo", mode) for mode in MODES]
+OBJECTIVE_MODES += [("exact KL", "token_mean"), ("gspo", "seq_mean_token_mean"), ("k2_5", "seq_mean_token_sum_norm")]
 
 
 def fixed_batch() -> TrainBatch:
@@ -89,17 +91,28 @@ def _critic(critic: Critic, recipe: Recipe, size: MicroBatchSize) -> dict[str, T
 def _gradient(
     policy: Policy, name: str, mode: str, size: MicroBatchSize, *, shuffled: bool = False
 ) -> dict[str, Tensor]:
-    loss = OBJECTIVES[name]()
+    loss = OBJECTIVES[{"exact KL": "ppo"}.get(name, name)]()
     if name not in ("dppo_tv", "decoupled_ppo"):
         loss = CorrectedObjective(loss, Correction([RejectTokens(0.1, 10.0)], TIS(2.0)))
-    loss = EntropyBonus(KLPenalty(loss, 0.05), 0.01)
+    loss = EntropyBonus(KLPenalty(loss, 0.05, "full" if name == "exact KL" else "k3"), 0.01)
+    reference = FrozenModel(policy.recipe, policy.layout, VOCAB) if name == "exact KL" else None
     normalisation = Normalisation(mode, CONSTANT if mode == "seq_mean_token_sum_norm" else None)
     batch = fixed_batch()
     if shuffled:
         batch = batch[[3, 6, 0, 7, 1, 5, 2, 4]]
-    step = policy_forward_step(loss, vocab_size=VOCAB, temperature=0.8, normalisation=normalisation)
+    share = own_share(policy.wrapped, policy.layout, batch, size)
+    if reference is not None:
+        reference.load(random_weights(policy.recipe.model, VOCAB, seed=4))
+        share = beside_reference(reference.chunk, policy.layout, share)
+    step = policy_forward_step(
+        loss,
+        vocab_size=VOCAB,
+        temperature=0.8,
+        normalisation=normalisation,
+        reference=None if reference is None else reference.chunk,
+    )
     policy.wrapped.zero_grad_buffer()
-    run_schedule(policy.wrapped, step, own_share(policy.wrapped, policy.layout, batch, size), forward_only=False)
+    run_schedule(policy.wrapped, step, share, forward_only=False)
     # the gradients take the weights' place, and are gathered as those are
     with torch.no_grad():
         for parameter in policy.model.parameters():

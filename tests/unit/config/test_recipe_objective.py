@@ -76,6 +76,13 @@ CASES = {
     "kl: {placement: reward, importance_weighted: true}": (
         "rl.kl.importance_weighted=true is read with rl.kl.placement=loss only; drop it."
     ),
+    "kl: {estimator: full, importance_weighted: true}": (
+        "rl.kl.importance_weighted=true is about the sampled token, which rl.kl.estimator=full does not read; "
+        "drop it or take k2 or k3."
+    ),
+    "kl: {estimator: full, cap: 5.0}": (
+        "rl.kl.cap=5.0 is about the sampled token, which rl.kl.estimator=full does not read; drop it or take k2 or k3."
+    ),
     "kl: {placement: reward, cap: 5.0}": "rl.kl.cap=5.0 is read with rl.kl.placement=loss only; drop it.",
     "kl: {coefficient: 0.0, target: 0.1}": (
         "rl.kl.target=0.1 cannot steer rl.kl.coefficient=0; start from a coefficient above 0."

@@ -93,6 +93,21 @@ def test_needs() -> None:
     assert KLPenalty(Nothing(), 0.1, importance_weighted=True).needs == {"reference_log_probs_BT", "old_log_probs_BT"}
 
 
+def test_the_exact_kl_is_added_as_it_is() -> None:
+    batch = shifted_batch(SHIFTS["mixed"], 4)
+    exact_BT = torch.where(batch.mask_BT, uniform(0, 3, batch.mask_BT.shape, 8), math.nan).requires_grad_()
+    penalty = KLPenalty(Nothing(), 0.04, "full")
+    output = penalty(replace(batch, reference_kl_BT=exact_BT))
+    assert torch.equal(output.loss_BT, torch.where(batch.mask_BT, 0.04 * exact_BT, 0.0))
+    (gradient,) = torch.autograd.grad(output.loss_BT.sum(), exact_BT)
+    assert torch.equal(gradient, 0.04 * batch.mask_BT.double())
+    total, count = output.metrics["kl/reference_full"]
+    assert float(total) == pytest.approx(exact_BT[batch.mask_BT].sum().item()) and int(count) == batch.mask_BT.sum()
+    assert penalty.needs == {"reference_log_probs_BT", "reference_kl_BT"}
+    with pytest.raises(ValueError, match="needs reference_kl_BT"):
+        penalty(batch)
+
+
 def test_large_coefficients_are_counted() -> None:
     old = torch.full((1, 3), -5.0, dtype=torch.float64)
     reference = old + torch.tensor([[4.0, 2.0, 0.0]])
