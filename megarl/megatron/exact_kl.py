@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megarl.megatron.head_loss import add_product
 from megarl.megatron.log_probs import VocabularyShard, chunks, log_sum_exp, scaled_logits
 
 _TINY = -20.0
@@ -85,5 +86,5 @@ class _ExactKL(torch.autograd.Function):
             scale = grad_kl_N[rows, None] / ctx.temperature
             grad = (log_p.exp_() * (x - kl_N[rows, None]) * scale).to(hidden_NH.dtype)
             grad_hidden_NH[rows] = grad @ weight_VH
-            grad_weight_VH += grad.t() @ hidden_NH[rows]
+            add_product(grad_weight_VH, grad, hidden_NH[rows])
         return grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype), None, None, None, None

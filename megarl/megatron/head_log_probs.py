@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megarl.megatron.head_loss import add_product
 from megarl.megatron.log_probs import VocabularyShard, chunks, log_partition, scaled_logits, softmax_gradient
 
 
@@ -60,8 +61,5 @@ class _HeadLogProbs(torch.autograd.Function):
                 logits, targets_N[rows], log_z_N[rows], entropy_N[rows], own[0], own[1], ctx.temperature, ctx.shard
             ).to(hidden_NH.dtype)
             grad_hidden_NH[rows] = grad @ weight_VH
-            if grad.dtype == torch.float32:
-                grad_weight_VH.addmm_(grad.t(), hidden_NH[rows])
-            else:
-                grad_weight_VH += grad.t() @ hidden_NH[rows]
+            add_product(grad_weight_VH, grad, hidden_NH[rows])
         return grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype), None, None, None

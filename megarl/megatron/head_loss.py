@@ -1,0 +1,101 @@
+"""Hidden states to a loss that is local to the token: its gradient is formed in the forward pass, chunk by chunk.
+
+Where a token's loss depends on no other token, all that the backward pass needs is known as soon as a chunk's logits
+are. They are formed once, and what is kept are the gradients of hidden states and weight, whose sizes are theirs.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megarl.megatron.log_probs import VocabularyShard, chunks, log_partition, scaled_logits, softmax_gradient
+
+TokenLoss = Callable[[Tensor, Tensor, slice], Tensor]
+"""Log-probs [n] and entropies [n] of some tokens, and which of all tokens they are, to their summed loss."""
+
+
+def head_loss(
+    hidden_NH: Tensor,
+    weight_VH: Tensor,
+    targets_N: Tensor,
+    temperature: float,
+    shard: VocabularyShard,
+    token_loss: TokenLoss,
+) -> Tensor:
+    """The sum of a token-local loss, a scalar, with gradients by hidden states and weight.
+
+    Args:
+        hidden_NH: what the output layer reads, any floating dtype.
+        weight_VH: this rank's rows of its weight, in the same dtype.
+        targets_N: token ids, of the whole vocabulary.
+        temperature: divides the logits.
+        shard: which columns of the vocabulary the weight's rows are.
+        token_loss: called once a chunk, in order.
+    """
+    if not torch.is_grad_enabled():
+        loss, _, _ = _run(hidden_NH, weight_VH, targets_N, temperature, shard, token_loss)
+        return loss
+    total: Tensor = _HeadLoss.apply(  # type: ignore[no-untyped-call]
+        hidden_NH, weight_VH, targets_N, temperature, shard, token_loss
+    )
+    return total
+
+
+def _run(
+    hidden_NH: Tensor,
+    weight_VH: Tensor,
+    targets_N: Tensor,
+    temperature: float,
+    shard: VocabularyShard,
+    token_loss: TokenLoss,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, and its gradients by hidden states and, in fp32, by the weight."""
+    loss = hidden_NH.new_zeros((), dtype=torch.float32)
+    grad_hidden_NH = torch.empty_like(hidden_NH)
+    grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32)
+    for rows in chunks(len(targets_N), len(weight_VH)):
+        logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
+        log_z, log_probs, entropy = log_partition(logits, targets_N[rows], shard)
+        with torch.enable_grad():
+            leaves = (log_probs.detach().requires_grad_(), entropy.detach().requires_grad_())
+            chunk_loss = token_loss(*leaves, rows)
+        by_log_probs, by_entropy = torch.autograd.grad(chunk_loss, leaves, allow_unused=True)
+        loss += chunk_loss.detach()
+        grad = softmax_gradient(
+            logits, targets_N[rows], log_z, entropy, by_log_probs, by_entropy, temperature, shard
+        ).to(hidden_NH.dtype)
+        torch.mm(grad, weight_VH, out=grad_hidden_NH[rows])
+        add_product(grad_weight_VH, grad, hidden_NH[rows])
+    return loss, grad_hidden_NH, grad_weight_VH
+
+
+def add_product(total_VH: Tensor, grad_NV: Tensor, hidden_NH: Tensor) -> None:
+    """Adds grad^T hidden to an fp32 sum, without a second copy of its size where the dtypes allow."""
+    if grad_NV.dtype == torch.float32:
+        total_VH.addmm_(grad_NV.t(), hidden_NH)
+    else:
+        total_VH += grad_NV.t() @ hidden_NH
+
+
+class _HeadLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_NH: Tensor,
+        weight_VH: Tensor,
+        targets_N: Tensor,
+        temperature: float,
+        shard: VocabularyShard,
+        token_loss: TokenLoss,
+    ) -> Tensor:
+        loss, grad_hidden_NH, grad_weight_VH = _run(hidden_NH, weight_VH, targets_N, temperature, shard, token_loss)
+        ctx.save_for_backward(grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+        grad_hidden_NH, grad_weight_VH = ctx.saved_tensors
+        # in place: the gradients are this function's own, and are handed on once
+        return grad_hidden_NH.mul_(grad_loss), grad_weight_VH.mul_(grad_loss), None, None, None, None
