@@ -204,7 +204,7 @@ def _samples(run: Run, rollouts: Rollouts, batch: TrainBatch) -> list[Sample]:
             advantage=advantages_B[row].item(),
             tokens=len(rollouts.completions[row].token_ids),
             finish_reason=rollouts.completions[row].finish_reason,
-            weight_version=rollouts.completions[row].versions[0].version,
+            weight_version=next((span.version for span in rollouts.completions[row].versions), None),
         )
         for row in rows
     ]
