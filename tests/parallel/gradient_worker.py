@@ -11,13 +11,14 @@ from megarl.config.schema import Recipe
 from megarl.config.training import OptimizerConfig
 from megarl.drift.corrections import TIS, CorrectedObjective, Correction, RejectTokens
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
+from megarl.megatron.collect import reduce_metrics
 from megarl.megatron.critic import Critic
 from megarl.megatron.forward import policy_forward_step
 from megarl.megatron.policy import Policy
 from megarl.megatron.schedule import run_schedule
 from megarl.megatron.weights import random_weights
 from megarl.megatron.world import join_world
-from megarl.objectives import OBJECTIVES, EntropyBonus, KLPenalty, Normalisation
+from megarl.objectives import OBJECTIVES, EntropyBonus, KLPenalty, Normalisation, Objective
 from megarl.objectives.normalisation import MODES
 from tests.unit.megatron.tiny import VOCAB, tiny_recipe
 
@@ -25,6 +26,7 @@ from tests.unit.megatron.tiny import VOCAB, tiny_recipe
 from megatron.core import parallel_state
 
 ROWS, CONSTANT = 8, 12
+TEMPERATURE = 0.8
 OBJECTIVE_MODES = [(name, "token_mean") for name in OBJECTIVES] + [("ppo", mode) for mode in MODES]
 
 
@@ -84,12 +86,19 @@ def _gradient(policy: Policy, name: str, mode: str, size: int) -> dict[str, Tens
         loss = CorrectedObjective(loss, Correction([RejectTokens(0.1, 10.0)], TIS(2.0)))
     loss = EntropyBonus(KLPenalty(loss, 0.05), 0.01)
     normalisation = Normalisation(mode, CONSTANT if mode == "seq_mean_token_sum_norm" else None)
-    batch = fixed_batch()
-    step = policy_forward_step(loss, vocab_size=VOCAB, temperature=0.8, normalisation=normalisation)
+    return gradient_of(policy, loss, normalisation, fixed_batch(), size)[0]
+
+
+def gradient_of(
+    policy: Policy, loss: Objective, normalisation: Normalisation, batch: TrainBatch, size: int
+) -> tuple[dict[str, Tensor], dict[str, tuple[float, float]]]:
+    """The full gradient by Hugging Face name, which takes the weights' place, and the metrics' sums and counts."""
+    step = policy_forward_step(loss, vocab_size=VOCAB, temperature=TEMPERATURE, normalisation=normalisation)
     policy.wrapped.zero_grad_buffer()
-    run_schedule(policy.wrapped, step, batch[policy.layout.rows(len(batch))], size, forward_only=False)
-    # the gradients take the weights' place, and are gathered as those are
+    own = batch[policy.layout.rows(len(batch))]
+    logs = run_schedule(policy.wrapped, step, own, size, forward_only=False)
+    # gathered as weights are
     with torch.no_grad():
         for parameter in policy.model.parameters():
             parameter.copy_(parameter.main_grad)
-    return {hf_name: tensor.clone() for hf_name, tensor in policy.export()}
+    return {name: tensor.clone() for name, tensor in policy.export()}, reduce_metrics(logs, policy.layout)
