@@ -30,7 +30,6 @@ from megarl.objectives import (
     DPPOTV,
     GRPO,
     GSPO,
-    K25,
     DecoupledPPO,
     EntropyBonus,
     KLPenalty,
@@ -57,7 +56,6 @@ WHOLE: dict[str, tuple[Objective, str]] = {
     for name, (objective, mode) in {
         "grpo": (GRPO(), "seq_mean_token_mean"),
         "gspo": (GSPO(0.5, 0.5), "seq_mean_token_sum"),
-        "k2_5": (K25(0.1, 10.0), "token_mean"),
         "dppo_tv": (DPPOTV(), "token_mean"),
         "corrected": (CorrectedObjective(GRPO(), Correction([RejectTokens(0.1, 10.0)], TIS())), "token_mean"),
     }.items()

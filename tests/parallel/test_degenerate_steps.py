@@ -9,7 +9,7 @@ import pytest
 
 from megarl.config.load import load_recipe
 from tests.parallel.world import run_world
-from tests.runs import RECIPE, undocumented
+from tests.runs import RECIPE, train, undocumented
 
 pytestmark = pytest.mark.parallel
 
@@ -61,9 +61,10 @@ LOSSY = {
     ),
     "gae": (*CRITIC, DECOUPLED, "rl.correction.weighting=icepop"),
 }
+LOSING_ALL = ("no correction", "dppo_tv", "tis", "rejections, kept", "bypass")
 CASES = {
     **{f"lose some, {name}": case("lose some", *overrides) for name, overrides in LOSSY.items()},
-    **{f"lose all, {name}": case("lose all", *STEADY, *overrides) for name, overrides in LOSSY.items()},
+    **{f"lose all, {name}": case("lose all", *STEADY, *LOSSY[name]) for name in LOSING_ALL},
     "say nothing often": case("say nothing often", "rl.measure_reference=true"),
     "say nothing often, gae": case("say nothing often", *CRITIC),
     "say nothing often, reinforce_pp": case("say nothing often", "rl.advantage=reinforce_pp"),
@@ -153,8 +154,9 @@ def test_two_ranks_do_as_one(name: str, found: Found) -> None:
                 assert theirs[key] == pytest.approx(value, rel=RELATIVE, abs=1e-5), key
 
 
-@pytest.mark.parametrize("name", LOSSY)
-@pytest.mark.parametrize("plant", ["lose some", "lose all"])
+@pytest.mark.parametrize(
+    ("plant", "name"), [*(("lose some", name) for name in LOSSY), *(("lose all", name) for name in LOSING_ALL)]
+)
 def test_lost_log_probs_are_counted(plant: str, name: str, found: Found) -> None:
     result, metrics = found["one"][f"{plant}, {name}"], last(found, "one", f"{plant}, {name}")
     lost, tokens = sum(result["lost"]), sum(result["tokens"])
@@ -238,3 +240,14 @@ def test_rejected_responses_have_no_policy_gradient(name: str, layout: str, foun
 def test_rejected_responses_keep_their_kl_and_entropy(layout: str, found: Found) -> None:
     metrics = last(found, layout, "rejected, kl and entropy")
     assert metrics["correction/kept_share"] == 0 and metrics["policy/grad_norm"] > 0
+
+
+def test_a_run_that_has_nothing_to_learn_from_says_so_and_ends(tmp_path: Path) -> None:
+    off = ("sft.steps=0", "evaluate.samples_per_prompt=0", "checkpoint.every=0")
+    finished = train(f"output_dir={tmp_path / 'run'}", *off, *FILTERED, "rl.steps=10", timeout_s=120)
+    assert finished.returncode == 0, finished.stderr
+    assert (
+        "for 10 steps there was nothing to learn from; in the last of them no response had a token left"
+        in finished.stdout
+    )
+    assert json.loads((tmp_path / "run/summary.json").read_text())["rl"]["steps"] == 10
