@@ -1,7 +1,7 @@
 """Time and memory of a loss over the output layer, forward and backward, beside the plain way and other libraries'.
 
 Each way runs in a process of its own, on the same numbers: V 151,936, 4,096 tokens, hidden 896, fp32 on the CPU unless
-told otherwise. Memory is the process's peak beyond its inputs (hidden states and weight), gradients included. Ratios are
+told otherwise. Memory is the peak beyond the inputs (hidden states and weight), gradients included. Ratios are
 against the plain way of the same run.
 
     python benchmarks/log_probs.py                      # writes benchmarks/log_probs.json

@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,15 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def undocumented(keys: Iterable[str]) -> list[str]:
+    """The metrics that neither docs/metrics.md nor docs/drift.md names."""
+    text = (REPOSITORY / "docs/metrics.md").read_text() + (REPOSITORY / "docs/drift.md").read_text()
+    named = set(re.findall(r"`([^`]+)`", text))
+    for prefix, names in re.findall(r"`(\w+/)\{([^}]+)\}`", text):
+        named |= {prefix + name for name in names.split(",")}
+    return sorted(key for key in keys if key not in named and key.removeprefix("drift/") not in named)
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str], timeout_s: float = 180) -> None:

@@ -1,10 +1,15 @@
-"""The entropy alarm: collapse of exploration is the commonest way that a run dies."""
+"""What the user is told while a run goes wrong: exploration that collapses, steps that teach nothing."""
 
+from collections.abc import Mapping
 from statistics import fmean
 
+from megarl.config.names import GROUP_RELATIVE
+from megarl.config.training import RLConfig
 from megarl.loop.run import Run
 
 BASELINE_STEPS = 5
+IDLE_STEPS = 10
+"""Steps without a policy gradient after which the user is told."""
 
 
 def entropy_has_collapsed(run: Run, entropy: float) -> bool:
@@ -21,3 +26,28 @@ def entropy_has_collapsed(run: Run, entropy: float) -> bool:
         baseline.append(entropy)
         return False
     return entropy < share * fmean(baseline)
+
+
+def why_idle(config: RLConfig, metrics: Mapping[str, float]) -> str | None:
+    """Why a step had no policy gradient and what to do about it, in words; None where it had one, or may have had.
+
+    Args:
+        config: the recipe's.
+        metrics: of the step.
+    """
+    if metrics["response/untrained_share"] == 1:
+        return (
+            "no response had a token left to train on: see response/truncated_share and correction/kept_share, and "
+            "raise rollout.max_new_tokens, turn rl.overlong.filter off or widen rl.correction"
+        )
+    if metrics.get("correction/kept_share") == 0:
+        return (
+            "rl.correction dropped every token: see drift/abs_mean and drift/tokens_without_log_prob, and widen its "
+            "bands or mend the engine"
+        )
+    if config.advantage in GROUP_RELATIVE and metrics["reward/uniform_groups_share"] == 1:
+        return (
+            "every response to a prompt got the same reward: start from a better policy (sft.steps, model.init_from) "
+            "or take easier, or harder, problems"
+        )
+    return None

@@ -45,5 +45,9 @@ def update_critic(run: Run, batch: TrainBatch) -> dict[str, float]:
         run.critic.update(part, micro_batch_size=micro_batch_size(config), clip=config.critic.clip_value)
         for part in batch.parts(config.updates_per_step)
     ]
-    last = updates[-1]
-    return {"critic/loss": last.loss, "critic/grad_norm": last.grad_norm, "critic/lr": last.lr, **last.metrics}
+    trained = [update for update in updates if update.tokens > 0]
+    metrics = {"critic/empty_updates": float(len(updates) - len(trained)), "critic/lr": updates[-1].lr}
+    if trained:
+        last = trained[-1]
+        metrics |= {"critic/loss": last.loss, "critic/grad_norm": last.grad_norm, **last.metrics}
+    return metrics

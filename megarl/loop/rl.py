@@ -46,6 +46,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
             push_weights(run.policy, run.engine, state.weight_version)
     metrics = {
         **_rollout_metrics(rollouts),
+        "response/untrained_share": 1 - batch.mask_BT.any(dim=1).float().mean().item(),
         **_update_metrics(updates),
         **critic_metrics,
         **correction,
@@ -115,7 +116,7 @@ def _with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> tuple[T
         if config.correction.mode == "decoupled":
             batch = replace(batch, correction_weights_BT=corrected.weights_BT, correction_keep_BT=corrected.keep_BT)
             sums = correction_metrics(corrected, keep_BT)
-            metrics = {name: float(total) / max(float(count), 1.0) for name, (total, count) in sums.items()}
+            metrics = {name: float(total) / float(count) for name, (total, count) in sums.items() if count > 0}
             if config.correction.normalise == "kept":
                 keep_BT = corrected.keep_BT
     rewarded = Rewarded(
@@ -180,13 +181,15 @@ def _rollout_metrics(rollouts: Rollouts) -> dict[str, float]:
 
 
 def _update_metrics(updates: Sequence[Update]) -> dict[str, float]:
-    """Means over the step's updates that had a token to train on; the learning rate is the last one's."""
+    """Means over the step's updates that had a token to count; the learning rate is the last one's."""
     trained = [update for update in updates if update.tokens > 0]
     means = {
         "policy/loss": [update.loss for update in trained],
         "policy/grad_norm": [update.grad_norm for update in trained],
-        **{name: [update.metrics[name] for update in trained] for name in (trained[0].metrics if trained else ())},
     }
+    for update in trained:
+        for name, value in update.metrics.items():
+            means.setdefault(name, []).append(value)
     return {
         **{name: sum(values) / len(values) for name, values in means.items() if values},
         "policy/empty_updates": float(len(updates) - len(trained)),
@@ -211,7 +214,7 @@ def _samples(run: Run, rollouts: Rollouts, batch: TrainBatch) -> list[Sample]:
             advantage=advantages_B[row].item(),
             tokens=len(rollouts.completions[row].token_ids),
             finish_reason=rollouts.completions[row].finish_reason,
-            weight_version=rollouts.completions[row].versions[0].version,
+            weight_version=next((span.version for span in rollouts.completions[row].versions), None),
         )
         for row in rows
     ]

@@ -6,9 +6,8 @@ import torch.distributed as dist
 
 from megarl.checkpoint.hf import export_hf
 from megarl.config.errors import UserError
-from megarl.config.names import GROUP_RELATIVE
 from megarl.config.schema import Recipe
-from megarl.loop.alarm import BASELINE_STEPS, entropy_has_collapsed
+from megarl.loop.alarm import BASELINE_STEPS, IDLE_STEPS, entropy_has_collapsed, why_idle
 from megarl.loop.evaluation import evaluate
 from megarl.loop.folder import claim_folder
 from megarl.loop.journal import Journal
@@ -25,8 +24,6 @@ from megarl.sync.in_process import push_weights
 
 EVALUATIONS_FILE = "evaluations.json"
 FINAL_MODEL = "model"
-IDLE_STEPS = 10
-"""Steps without a gradient after which the user is told."""
 
 
 def train(recipe: Recipe, stop: StopFlag) -> None:
@@ -109,12 +106,10 @@ def _reinforce(run: Run) -> None:
         metrics, samples = rl_step(run)
         state.step += 1
         run.journal.step("rl", state.step, metrics, samples)
-        idle = idle + 1 if config.advantage in GROUP_RELATIVE and metrics["reward/uniform_groups_share"] == 1 else 0
+        reason = why_idle(config, metrics)
+        idle = 0 if reason is None else idle + 1
         if idle == IDLE_STEPS:
-            run.journal.note(
-                f"for {idle} steps every response to a prompt got the same reward, so there was nothing to learn from: "
-                "start from a better policy (sft.steps, model.init_from) or take easier, or harder, problems"
-            )
+            run.journal.note(f"for {idle} steps there was nothing to learn from; in the last of them {reason}")
         entropy = metrics.get("policy/entropy")
         if entropy is not None and entropy_has_collapsed(run, entropy):
             _raise_alarm(run, entropy)

@@ -99,7 +99,8 @@ class TrainBatch:
 def pad_batch(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], device: torch.device) -> TrainBatch:
     """Lays prompts and responses out as one batch. Padding is token 0, which the mask and causality both hide."""
     ends = [len(prompt) + len(response) for prompt, response in zip(prompts, responses, strict=True)]
-    width = max(ends)
+    # 2 at least: a model reads one token even where no response has any
+    width = max(2, *ends)
     ids = torch.zeros(len(prompts), width, dtype=torch.int64)
     mask = torch.zeros(len(prompts), width, dtype=torch.bool)
     for row, (prompt, response, end) in enumerate(zip(prompts, responses, ends, strict=True)):
@@ -111,13 +112,20 @@ def pad_batch(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int
         targets_BT=ids[:, 1:].contiguous(),
         mask_BT=mask[:, 1:].contiguous(),
         # the last token is predicted, not read
-        lengths_B=torch.tensor(ends, device=device) - 1,
+        lengths_B=(torch.tensor(ends, device=device) - 1).clamp(min=0),
     )
 
 
-def on_targets(batch: TrainBatch, values: Sequence[Sequence[float]]) -> Tensor:
-    """Per-token values of the responses, laid out on the batch's targets; NaN elsewhere, fp32 [B, T]."""
+def on_targets(batch: TrainBatch, values: Sequence[Sequence[float | None]]) -> Tensor:
+    """Per-token values of the responses, laid out on the batch's targets; NaN elsewhere and for None, fp32 [B, T].
+
+    Raises:
+        ValueError: a response has not one value a token.
+    """
+    for row, (given, tokens) in enumerate(zip(values, batch.mask_BT.sum(dim=1).tolist(), strict=True)):
+        if len(given) != tokens:
+            raise ValueError(f"response {row} has {tokens} tokens, and {len(given)} values came for them")
     laid_out = torch.full(batch.mask_BT.shape, float("nan"), device=batch.mask_BT.device)
-    flat = torch.tensor([value for row in values for value in row], device=laid_out.device)
-    laid_out[batch.mask_BT] = flat
+    flat = [float("nan") if value is None else value for row in values for value in row]
+    laid_out[batch.mask_BT] = torch.tensor(flat, dtype=torch.float32, device=laid_out.device)
     return laid_out

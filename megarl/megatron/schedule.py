@@ -27,7 +27,7 @@ class Update:
         loss: normalised loss over the whole update batch.
         grad_norm: global gradient norm before clipping.
         lr: learning rate of the step.
-        metrics: the objective's metrics, as means over their counts.
+        metrics: the objective's metrics, as means over their counts; without those that counted nothing.
     """
 
     tokens: int
@@ -173,5 +173,5 @@ class Trainee:
             loss=loss / max(tokens, 1.0),
             grad_norm=float(grad_norm),
             lr=lr,
-            metrics={name: total / max(count, 1.0) for name, (total, count) in sums.items()},
+            metrics={name: total / count for name, (total, count) in sums.items() if count > 0},
         )

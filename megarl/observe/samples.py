@@ -24,7 +24,7 @@ class Sample:
         advantage: advantage of the response; one number, or the mean over its tokens.
         tokens: length of the response in tokens, end token included.
         finish_reason: why generation ended, such as "stop" or "length".
-        weight_version: version of the weights that generated it.
+        weight_version: version of the weights that generated it; None where it has no token.
     """
 
     problem_id: str
@@ -35,7 +35,7 @@ class Sample:
     advantage: float
     tokens: int
     finish_reason: str
-    weight_version: int
+    weight_version: int | None
 
 
 class SampleWriter:

@@ -56,14 +56,16 @@ class Completion:
 
     Attributes:
         request: what was asked for.
-        token_ids: the response's tokens; the last one is the stop token where finish_reason is 'stop'.
-        log_probs: log-prob of each token, in nats, under the distribution that it was sampled from.
+        token_ids: the response's tokens, which may be none; the last one is the stop token where finish_reason is
+            'stop'.
+        log_probs: log-prob of each token, in nats, under the distribution that it was sampled from; None, NaN or an
+            infinity where the engine has none.
         finish_reason: 'stop', or 'length' where max_new_tokens or the context ended it.
         versions: weight version of each token, as spans that cover the response.
     """
 
     request: Request
     token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...]
+    log_probs: tuple[float | None, ...]
     finish_reason: FinishReason
     versions: tuple[VersionSpan, ...]

@@ -11,6 +11,7 @@ from megarl.config.schema import Recipe
 from megarl.config.training import OptimizerConfig
 from megarl.drift.corrections import TIS, CorrectedObjective, Correction, RejectTokens
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
+from megarl.megatron.collect import reduce_metrics
 from megarl.megatron.critic import Critic
 from megarl.megatron.forward import policy_forward_step
 from megarl.megatron.micro_batches import MicroBatchSize, TokenBudget
@@ -19,7 +20,7 @@ from megarl.megatron.reference_kl import beside_reference
 from megarl.megatron.schedule import own_share, run_schedule
 from megarl.megatron.weights import random_weights
 from megarl.megatron.world import join_world
-from megarl.objectives import OBJECTIVES, EntropyBonus, KLPenalty, Normalisation
+from megarl.objectives import OBJECTIVES, EntropyBonus, KLPenalty, Normalisation, Objective
 from megarl.objectives.normalisation import MODES
 from tests.unit.megatron.tiny import VOCAB, tiny_recipe
 
@@ -27,6 +28,7 @@ from tests.unit.megatron.tiny import VOCAB, tiny_recipe
 from megatron.core import parallel_state
 
 ROWS, CONSTANT = 8, 12
+TEMPERATURE = 0.8
 OBJECTIVE_MODES = [(name, "token_mean") for name in OBJECTIVES] + [("ppo", mode) for mode in MODES]
 OBJECTIVE_MODES += [("exact KL", "token_mean"), ("gspo", "seq_mean_token_mean"), ("k2_5", "seq_mean_token_sum_norm")]
 
@@ -100,21 +102,30 @@ def _gradient(
     batch = fixed_batch()
     if shuffled:
         batch = batch[[3, 6, 0, 7, 1, 5, 2, 4]]
-    share = own_share(policy.wrapped, policy.layout, batch, size)
     if reference is not None:
         reference.load(random_weights(policy.recipe.model, VOCAB, seed=4))
-        share = beside_reference(reference.chunk, policy.layout, share)
+    return gradient_of(policy, loss, normalisation, batch, size, reference)[0]
+
+
+def gradient_of(
+    policy: Policy,
+    loss: Objective,
+    normalisation: Normalisation,
+    batch: TrainBatch,
+    size: MicroBatchSize,
+    reference: FrozenModel | None = None,
+) -> tuple[dict[str, Tensor], dict[str, tuple[float, float]]]:
+    """The full gradient by Hugging Face name, which takes the weights' place, and the metrics' sums and counts."""
+    chunk = None if reference is None else reference.chunk
     step = policy_forward_step(
-        loss,
-        vocab_size=VOCAB,
-        temperature=0.8,
-        normalisation=normalisation,
-        reference=None if reference is None else reference.chunk,
+        loss, vocab_size=VOCAB, temperature=TEMPERATURE, normalisation=normalisation, reference=chunk
     )
+    share = own_share(policy.wrapped, policy.layout, batch, size)
     policy.wrapped.zero_grad_buffer()
-    run_schedule(policy.wrapped, step, share, forward_only=False)
-    # the gradients take the weights' place, and are gathered as those are
+    share = share if chunk is None else beside_reference(chunk, policy.layout, share)
+    logs = run_schedule(policy.wrapped, step, share, forward_only=False)
+    # gathered as weights are
     with torch.no_grad():
         for parameter in policy.model.parameters():
             parameter.copy_(parameter.main_grad)
-    return {hf_name: tensor.clone() for hf_name, tensor in policy.export()}
+    return {name: tensor.clone() for name, tensor in policy.export()}, reduce_metrics(logs, policy.layout)

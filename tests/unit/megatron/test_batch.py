@@ -31,9 +31,33 @@ def test_values_of_the_responses_land_on_their_targets() -> None:
     torch.testing.assert_close(values, wanted, rtol=0.0, atol=0.0, equal_nan=True)
 
 
-def test_values_must_be_one_a_token() -> None:
-    with pytest.raises(RuntimeError):
-        on_targets(pad_batch(PROMPTS, RESPONSES, CPU), [[-0.5], [-1.0]])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[-0.5], [-1.0]], "response 1 has 3 tokens, and 1 values came"),
+        # as many in all as there are tokens
+        ([[-0.5, -0.6], [-1.0, -2.0]], "response 0 has 1 tokens, and 2 values came"),
+        ([[-0.5]], "longer"),
+    ],
+)
+def test_values_must_be_one_a_token(values: list[list[float | None]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        on_targets(pad_batch(PROMPTS, RESPONSES, CPU), values)
+
+
+def test_a_value_that_is_missing_is_nan() -> None:
+    values = on_targets(pad_batch(PROMPTS, RESPONSES, CPU), [[None], [-1.0, None, -math.inf]])
+    wanted = torch.tensor([[math.nan] * 3, [-1.0, math.nan, -math.inf]])
+    torch.testing.assert_close(values, wanted, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+def test_responses_without_tokens() -> None:
+    batch = pad_batch([[5], [7]], [[], []], CPU)
+    assert batch.tokens_BT.shape == batch.mask_BT.shape == (2, 1), "a model must have a token to read"
+    assert batch.tokens_BT.tolist() == [[5], [7]] and not batch.mask_BT.any()
+    assert on_targets(batch, [[], []]).isnan().all()
+    mixed = pad_batch([[5, 6], [7]], [[], [2, 3]], CPU)
+    assert mixed.mask_BT.tolist() == [[False, False], [True, True]]
 
 
 def test_slices_take_every_tensor_along() -> None:
