@@ -12,6 +12,7 @@ from megarl.loop.critic import gae_targets, update_critic
 from megarl.loop.policy_loss import build_correction, build_normalisation, build_policy_loss
 from megarl.loop.rollouts import Rollouts, collect_rollouts
 from megarl.loop.run import Run, timed
+from megarl.loop.selection import with_selection
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
 from megarl.megatron.schedule import Update
 from megarl.objectives import ADVANTAGES, Rewarded
@@ -148,16 +149,18 @@ def _update(run: Run, batch: TrainBatch) -> list[Update]:
     loss = build_policy_loss(run.recipe, run.state.kl_coefficient)
     if run.state.step < config.critic.warmup_steps:
         return []
-    return [
-        run.policy.update(
+    updates = []
+    for index, part in enumerate(batch.micro_batches(len(batch) // config.updates_per_step)):
+        part, covariance = with_selection(run, part, index)
+        update = run.policy.update(
             part,
             loss,
             micro_batch_size=config.micro_batch_size,
             temperature=run.recipe.rollout.temperature,
             normalisation=build_normalisation(run.recipe),
         )
-        for part in batch.micro_batches(len(batch) // config.updates_per_step)
-    ]
+        updates.append(replace(update, metrics={**update.metrics, **covariance}))
+    return updates
 
 
 def _rollout_metrics(rollouts: Rollouts) -> dict[str, float]:
@@ -175,10 +178,12 @@ def _rollout_metrics(rollouts: Rollouts) -> dict[str, float]:
 def _update_metrics(updates: Sequence[Update]) -> dict[str, float]:
     """Means over the step's updates that had a token to train on; the learning rate is the last one's."""
     trained = [update for update in updates if update.tokens > 0]
+    # not every update selects a token, and what none was selected of has no mean
+    names = dict.fromkeys(name for update in trained for name in update.metrics)
     means = {
         "policy/loss": [update.loss for update in trained],
         "policy/grad_norm": [update.grad_norm for update in trained],
-        **{name: [update.metrics[name] for update in trained] for name in (trained[0].metrics if trained else ())},
+        **{name: [update.metrics[name] for update in trained if name in update.metrics] for name in names},
     }
     return {
         **{name: sum(values) / len(values) for name, values in means.items() if values},
