@@ -1,6 +1,6 @@
-"""Cross-field checks of what keeps entropy up: selection by covariance."""
+"""Cross-field checks of what keeps entropy up: selection by covariance, and the alarm that raises the clip."""
 
-from megarl.config.names import CLIP_COV_BAND
+from megarl.config.names import CLIP_COV_BAND, OBJECTIVE_KEYS
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 
@@ -26,4 +26,30 @@ def kl_cov_has_something_to_hold(recipe: Recipe) -> None:
         raise refusal("rl.updates_per_step", 1, reason, "give at least 2 or take clip_cov")
 
 
-ENTROPY_CHECKS = (covariance_band_is_one, kl_cov_has_something_to_hold)
+def clip_can_be_raised(recipe: Recipe) -> None:
+    """The alarm raises a clip that the objective has, from a value that the recipe gives to a larger one."""
+    objective, entropy = recipe.rl.objective, recipe.rl.entropy
+    if entropy.alarm_action != "raise_clip":
+        if entropy.alarm_clip_max is not None:
+            reason = f"is not read with rl.entropy.alarm_action={entropy.alarm_action}"
+            raise refusal("rl.entropy.alarm_clip_max", entropy.alarm_clip_max, reason, "set it to null or raise_clip")
+        return
+    if "clip_high" not in OBJECTIVE_KEYS.get(objective.name, ()):
+        reason = f"raises clip_high, which rl.objective.name={objective.name} does not have"
+        raise refusal("rl.entropy.alarm_action", entropy.alarm_action, reason, "set warn or stop")
+    if entropy.alarm_share is None:
+        reason = "sets off no alarm for rl.entropy.alarm_action=raise_clip"
+        raise refusal("rl.entropy.alarm_share", None, reason, "give the share, such as 0.5")
+    if objective.clip_high is None:
+        reason = "gives rl.entropy.alarm_action=raise_clip nothing to start from"
+        raise refusal("rl.objective.clip_high", None, reason, "give a value")
+    if entropy.alarm_clip_max is None:
+        reason = "sets no bound to rl.entropy.alarm_action=raise_clip"
+        raise refusal("rl.entropy.alarm_clip_max", None, reason, "give the largest clip_high")
+    if not 0 < objective.clip_high < entropy.alarm_clip_max:
+        reason = f"cannot be raised from rl.objective.clip_high={objective.clip_high:g}"
+        fix = "give a larger one, and a clip_high above 0"
+        raise refusal("rl.entropy.alarm_clip_max", entropy.alarm_clip_max, reason, fix)
+
+
+ENTROPY_CHECKS = (covariance_band_is_one, kl_cov_has_something_to_hold, clip_can_be_raised)

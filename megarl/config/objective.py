@@ -75,8 +75,14 @@ class EntropyConfig:
         high=1,
     )
     alarm_action: str = key(
-        "warn", "'warn' notes it once, 'stop' ends the run with a checkpoint.", choices=("warn", "stop")
+        "warn",
+        "'warn' notes it once, 'stop' ends the run with a checkpoint, 'raise_clip' raises the objective's clip_high.",
+        choices=("warn", "stop", "raise_clip"),
     )
+    alarm_clip_factor: float = key(
+        1.1, "raise_clip: what clip_high is multiplied by each step that the alarm goes off.", above=1
+    )
+    alarm_clip_max: Optional[float] = key(None, "raise_clip: largest clip_high.", above=0)
 
 
 @dataclass

@@ -50,6 +50,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         **critic_metrics,
         **correction,
         "kl/coefficient": state.kl_coefficient,
+        **({} if state.clip_high is None else {"policy/clip_high": state.clip_high}),
         **{f"drift/{name}": value for name, value in drift.items()},
         **{f"seconds/{name}": value for name, value in seconds.items()},
         **{f"tokens_per_s/{phase}": drift["tokens"] / seconds[phase] for phase in ("rollout", "log_probs", "update")},
@@ -146,7 +147,7 @@ def _penalties(run: Run, batch: TrainBatch) -> torch.Tensor | None:
 
 def _update(run: Run, batch: TrainBatch) -> list[Update]:
     config = run.recipe.rl
-    loss = build_policy_loss(run.recipe, run.state.kl_coefficient)
+    loss = build_policy_loss(run.recipe, run.state.kl_coefficient, run.state.clip_high)
     if run.state.step < config.critic.warmup_steps:
         return []
     updates = []

@@ -152,6 +152,36 @@ CASES = {
         "rl.correction.weighting=tis weighs twice: in rl.correction.mode=bypass the objective's own ratio is "
         "policy / engine; set weighting=none or mode=decoupled."
     ),
+    "entropy: {alarm_share: 0.5, alarm_clip_max: 0.4}": (
+        "rl.entropy.alarm_clip_max=0.4 is not read with rl.entropy.alarm_action=warn; set it to null or raise_clip."
+    ),
+    "{objective: {name: k2_5}, entropy: {alarm_action: raise_clip}}": (
+        "rl.entropy.alarm_action=raise_clip raises clip_high, which rl.objective.name=k2_5 does not have; "
+        "set warn or stop."
+    ),
+    "{objective: {name: my_package.loss}, entropy: {alarm_action: raise_clip}}": (
+        "rl.entropy.alarm_action=raise_clip raises clip_high, which rl.objective.name=my_package.loss does not have; "
+        "set warn or stop."
+    ),
+    "{objective: {clip_high: 0.2}, entropy: {alarm_action: raise_clip, alarm_clip_max: 0.4}}": (
+        "rl.entropy.alarm_share=null sets off no alarm for rl.entropy.alarm_action=raise_clip; "
+        "give the share, such as 0.5."
+    ),
+    "entropy: {alarm_share: 0.5, alarm_action: raise_clip, alarm_clip_max: 0.4}": (
+        "rl.objective.clip_high=null gives rl.entropy.alarm_action=raise_clip nothing to start from; give a value."
+    ),
+    "{objective: {clip_high: 0.2}, entropy: {alarm_share: 0.5, alarm_action: raise_clip}}": (
+        "rl.entropy.alarm_clip_max=null sets no bound to rl.entropy.alarm_action=raise_clip; "
+        "give the largest clip_high."
+    ),
+    "{objective: {clip_high: 0.4}, entropy: {alarm_share: 0.5, alarm_action: raise_clip, alarm_clip_max: 0.4}}": (
+        "rl.entropy.alarm_clip_max=0.4 cannot be raised from rl.objective.clip_high=0.4; "
+        "give a larger one, and a clip_high above 0."
+    ),
+    "{objective: {clip_high: 0.0}, entropy: {alarm_share: 0.5, alarm_action: raise_clip, alarm_clip_max: 0.4}}": (
+        "rl.entropy.alarm_clip_max=0.4 cannot be raised from rl.objective.clip_high=0; "
+        "give a larger one, and a clip_high above 0."
+    ),
     "overlong: {buffer_tokens: 64}": (
         "rl.overlong.buffer_tokens=64 is not shorter than rollout.max_new_tokens=64; give at most 63."
     ),
@@ -195,6 +225,9 @@ ALLOWED = (
     "{updates_per_step: 2, objective: {name: kl_cov}}",
     "{objective: {name: kl_cov}, correction: {mode: bypass}}",
     "{updates_per_step: 2, objective: {name: kl_cov}, correction: {mode: decoupled, weighting: tis}}",
+    "{objective: {clip_high: 0.3}, entropy: {alarm_share: 0.5, alarm_action: raise_clip, alarm_clip_max: 0.4}}",
+    "{objective: {name: gspo, clip_high: 4.0e-4}, entropy: {alarm_share: 1, alarm_action: raise_clip, "
+    "alarm_clip_max: 1.0e-3}}",
 )
 
 
