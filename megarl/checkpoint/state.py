@@ -17,6 +17,7 @@ class RunState:
         demonstrations_drawn: position in the source's stream of demonstrations.
         problems_drawn: position in its stream of training problems.
         kl_coefficient: weight of the KL estimate as it stands; it moves where `rl.kl.target` steers it.
+        clip_high: the objective's as it stands, where the alarm on entropy raises it; None elsewhere.
         entropy_baseline: entropy of the first RL steps, for the alarm.
         weight_version: version of the weights; each RL update that reaches the engine raises it by one.
         evaluations: results so far, by occasion ('before', 'after').
@@ -27,6 +28,7 @@ class RunState:
     demonstrations_drawn: int = 0
     problems_drawn: int = 0
     kl_coefficient: float = 0.0
+    clip_high: float | None = None
     entropy_baseline: list[float] = field(default_factory=list)
     weight_version: int = 0
     evaluations: dict[str, Any] = field(default_factory=dict)

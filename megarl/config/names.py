@@ -15,9 +15,13 @@ OBJECTIVE_KEYS = {
     "dppo_tv": ("delta",),
     "decoupled_ppo": ("clip_low", "clip_high"),
     "reinforce": (),
+    "clip_cov": ("clip_low", "clip_high", "cov_share", "cov_low", "cov_high"),
+    "kl_cov": ("cov_share", "beta"),
 }
 """Registered objectives and the keys of rl.objective that each reads."""
 KNOWN_OBJECTIVES = tuple(OBJECTIVE_KEYS)
+CLIP_COV_BAND = (1.0, 5.0)
+"""Defaults of clip_cov's cov_low and cov_high (2505.22617): a recipe may give one of the two."""
 GROUP_RELATIVE = ("grpo", "dr_grpo", "rloo", "max_rl")
 """Advantages by which a group of equal rewards teaches nothing."""
 KNOWN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "max_rl", "gae")

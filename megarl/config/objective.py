@@ -22,6 +22,16 @@ class ObjectiveConfig:
     delta: Optional[float] = key(
         None, "Largest change of a token's probability in its advantage's direction (dppo_tv).", above=0, high=1
     )
+    cov_share: Optional[float] = key(
+        None, "Share of an update's tokens that is selected by covariance (clip_cov, kl_cov).", above=0, high=1
+    )
+    cov_low: Optional[float] = key(
+        None, "Smallest covariance of log-prob and advantage that is selected from (clip_cov).", low=0
+    )
+    cov_high: Optional[float] = key(None, "Largest covariance that is selected from (clip_cov).", above=0)
+    beta: Optional[float] = key(
+        None, "Weight of the distance from the old policy, in nats, of a selected token (kl_cov).", above=0
+    )
     normalisation: str = key(
         "token_mean",
         "How token terms become one number; see docs/objectives.md.",
@@ -69,8 +79,14 @@ class EntropyConfig:
         high=1,
     )
     alarm_action: str = key(
-        "warn", "'warn' notes it once, 'stop' ends the run with a checkpoint.", choices=("warn", "stop")
+        "warn",
+        "'warn' notes it once, 'stop' ends the run with a checkpoint, 'raise_clip' raises the objective's clip_high.",
+        choices=("warn", "stop", "raise_clip"),
     )
+    alarm_clip_factor: float = key(
+        1.1, "raise_clip: what clip_high is multiplied by each step that the alarm goes off.", above=1
+    )
+    alarm_clip_max: Optional[float] = key(None, "raise_clip: largest clip_high.", above=0)
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Checks of keys against each other, and against the files they name."""
 
 from megarl.config.check_data import DATA_CHECKS
+from megarl.config.check_entropy import ENTROPY_CHECKS
 from megarl.config.check_model import MODEL_CHECKS
 from megarl.config.check_objective import OBJECTIVE_CHECKS
 from megarl.config.check_training import TRAINING_CHECKS
@@ -13,5 +14,5 @@ def validate(recipe: Recipe) -> None:
     Raises:
         RecipeError: for the first contradiction found, naming the key to change.
     """
-    for check in (*MODEL_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS, *OBJECTIVE_CHECKS):
+    for check in (*MODEL_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS, *OBJECTIVE_CHECKS, *ENTROPY_CHECKS):
         check(recipe)

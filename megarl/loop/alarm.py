@@ -51,3 +51,18 @@ def why_idle(config: RLConfig, metrics: Mapping[str, float]) -> str | None:
             "or take easier, or harder, problems"
         )
     return None
+
+
+def raise_clip(run: Run) -> bool:
+    """Raises the objective's clip_high by its factor, up to its largest; nothing lowers it again.
+
+    A wider upper clip lets rare tokens of positive advantage gain more, by which entropy rises (DAPO, 2503.14476,
+    section 3.1). The value is part of the state, so that a resumed run has it too.
+
+    Returns:
+        Whether it rose: False once it is at its largest.
+    """
+    config, before = run.recipe.rl.entropy, run.state.clip_high
+    assert before is not None and config.alarm_clip_max is not None
+    run.state.clip_high = min(before * config.alarm_clip_factor, config.alarm_clip_max)
+    return run.state.clip_high > before

@@ -1,5 +1,7 @@
 """The whole policy loss of a recipe: objective, correction, KL term, entropy bonus, from the inside out."""
 
+from dataclasses import replace
+
 from megarl.config.objective import CorrectionConfig
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
@@ -19,18 +21,19 @@ from megarl.drift.corrections import (
 from megarl.objectives import EntropyBonus, KLPenalty, Normalisation, Objective, build_objective
 
 
-def build_policy_loss(recipe: Recipe, kl_coefficient: float) -> Objective:
+def build_policy_loss(recipe: Recipe, kl_coefficient: float, clip_high: float | None = None) -> Objective:
     """What an update minimises, per token.
 
     Args:
         recipe: the recipe.
         kl_coefficient: the coefficient as it stands; the recipe's own at the start.
+        clip_high: the objective's upper clip as it stands; None for the recipe's own.
 
     Raises:
         RecipeError: the objective is not registered, or its dotted path gives none.
     """
     rl = recipe.rl
-    loss = build_objective(rl.objective)
+    loss = build_objective(rl.objective if clip_high is None else replace(rl.objective, clip_high=clip_high))
     if rl.correction.mode != "none":
         if rl.correction.mode == "bypass" and rl.correction.weighting != "none" and "old_log_probs_BT" in loss.needs:
             reason = "weighs twice: in rl.correction.mode=bypass the objective's own ratio is policy / engine"

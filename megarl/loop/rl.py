@@ -12,6 +12,7 @@ from megarl.loop.critic import gae_targets, update_critic
 from megarl.loop.policy_loss import build_correction, build_normalisation, build_policy_loss
 from megarl.loop.rollouts import Rollouts, collect_rollouts
 from megarl.loop.run import Run, timed
+from megarl.loop.selection import with_selection
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
 from megarl.megatron.micro_batches import micro_batch_size
 from megarl.megatron.schedule import Update
@@ -51,6 +52,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         **critic_metrics,
         **correction,
         "kl/coefficient": state.kl_coefficient,
+        **({} if state.clip_high is None else {"policy/clip_high": state.clip_high}),
         **{f"drift/{name}": value for name, value in drift.items()},
         **{f"seconds/{name}": value for name, value in seconds.items()},
         **{f"tokens_per_s/{phase}": drift["tokens"] / seconds[phase] for phase in ("rollout", "log_probs", "update")},
@@ -152,11 +154,13 @@ def _penalties(run: Run, batch: TrainBatch) -> torch.Tensor | None:
 
 def _update(run: Run, batch: TrainBatch) -> list[Update]:
     config = run.recipe.rl
-    loss = build_policy_loss(run.recipe, run.state.kl_coefficient)
+    loss = build_policy_loss(run.recipe, run.state.kl_coefficient, run.state.clip_high)
     if run.state.step < config.critic.warmup_steps:
         return []
-    return [
-        run.policy.update(
+    updates = []
+    for index, part in enumerate(batch.parts(config.updates_per_step)):
+        part, covariance = with_selection(run, part, index)
+        update = run.policy.update(
             part,
             loss,
             micro_batch_size=micro_batch_size(config),
@@ -164,8 +168,8 @@ def _update(run: Run, batch: TrainBatch) -> list[Update]:
             normalisation=build_normalisation(run.recipe),
             reference=run.reference if "reference_kl_BT" in loss.needs else None,
         )
-        for part in batch.parts(config.updates_per_step)
-    ]
+        updates.append(replace(update, metrics={**update.metrics, **covariance}))
+    return updates
 
 
 def _rollout_metrics(rollouts: Rollouts) -> dict[str, float]:
@@ -187,6 +191,7 @@ def _update_metrics(updates: Sequence[Update]) -> dict[str, float]:
         "policy/loss": [update.loss for update in trained],
         "policy/grad_norm": [update.grad_norm for update in trained],
     }
+    # not every update counts every metric, and what has no count has no mean
     for update in trained:
         for name, value in update.metrics.items():
             means.setdefault(name, []).append(value)

@@ -28,7 +28,9 @@ def start(run: Run) -> None:
     if found is None:
         run.policy.load(initial_weights(run))
         phase: Phase = "sft" if run.recipe.sft.steps > 0 else "rl"
-        run.state = RunState(phase=phase, kl_coefficient=run.recipe.rl.kl.coefficient)
+        rl = run.recipe.rl
+        clip_high = rl.objective.clip_high if rl.entropy.alarm_action == "raise_clip" else None
+        run.state = RunState(phase=phase, kl_coefficient=rl.kl.coefficient, clip_high=clip_high)
         begin_phase(run)
     else:
         path, manifest = found

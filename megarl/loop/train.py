@@ -7,7 +7,7 @@ import torch.distributed as dist
 from megarl.checkpoint.hf import export_hf
 from megarl.config.errors import UserError
 from megarl.config.schema import Recipe
-from megarl.loop.alarm import BASELINE_STEPS, IDLE_STEPS, entropy_has_collapsed, why_idle
+from megarl.loop.alarm import BASELINE_STEPS, IDLE_STEPS, entropy_has_collapsed, raise_clip, why_idle
 from megarl.loop.evaluation import evaluate
 from megarl.loop.folder import claim_folder
 from megarl.loop.journal import Journal
@@ -123,7 +123,7 @@ def _reinforce(run: Run) -> None:
 
 
 def _raise_alarm(run: Run, entropy: float) -> None:
-    """Tells the user that exploration is over, or ends the run with a checkpoint of this step, as the recipe says.
+    """Tells the user that exploration is over, raises the clip, or ends the run with a checkpoint of this step.
 
     Raises:
         UserError: rl.entropy.alarm_action=stop.
@@ -136,6 +136,11 @@ def _raise_alarm(run: Run, entropy: float) -> None:
     if config.alarm_action == "stop":
         run.save()
         raise UserError(f"{message}; raise rl.objective.clip_high or rl.entropy.coefficient, or stop here.")
+    if config.alarm_action == "raise_clip" and raise_clip(run):
+        run.journal.note(f"{message}; rl.objective.clip_high is raised to {run.state.clip_high:.4g}")
+        return
+    if config.alarm_action == "raise_clip":
+        message += f", and rl.objective.clip_high is at rl.entropy.alarm_clip_max={config.alarm_clip_max:g}"
     if not run.warned_of_entropy:
         run.warned_of_entropy = True
         run.journal.note(f"warning: {message}")

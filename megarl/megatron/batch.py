@@ -23,6 +23,7 @@ class TrainBatch:
         reference_log_probs_BT: by the reference policy.
         correction_weights_BT: importance weights that were formed before the update, 0 for dropped tokens.
         correction_keep_BT: bool, the tokens that a correction before the update left.
+        selected_BT: bool, the tokens that the objective's `select` took on the whole update batch.
         old_values_BT: by the critic, before this batch's first update.
         returns_BT: what the critic is trained towards.
         total_tokens: trained tokens of the whole update batch that these sequences are part of, for the normalisation.
@@ -43,6 +44,7 @@ class TrainBatch:
     reference_log_probs_BT: Tensor | None = None
     correction_weights_BT: Tensor | None = None
     correction_keep_BT: Tensor | None = None
+    selected_BT: Tensor | None = None
     old_values_BT: Tensor | None = None
     returns_BT: Tensor | None = None
     total_tokens: int | None = None

@@ -129,4 +129,5 @@ def _token_batch(batch: TrainBatch, scores: Scores) -> TokenBatch:
         reference_log_probs_BT=batch.reference_log_probs_BT,
         correction_weights_BT=batch.correction_weights_BT,
         correction_keep_BT=batch.correction_keep_BT,
+        selected_BT=batch.selected_BT,
     )

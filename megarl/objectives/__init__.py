@@ -4,8 +4,9 @@ Importing this package needs torch alone: nothing here knows of processes, Megat
 """
 
 from megarl.objectives.advantages import ADVANTAGES, GAE, Rewarded, gae
-from megarl.objectives.batch import Objective, ObjectiveOutput, TokenBatch
+from megarl.objectives.batch import Objective, ObjectiveOutput, Selects, TokenBatch
 from megarl.objectives.cispo import CISPO
+from megarl.objectives.clip_cov import ClipCov
 from megarl.objectives.dapo import DAPO
 from megarl.objectives.decoupled_ppo import DecoupledPPO
 from megarl.objectives.dppo_tv import DPPOTV
@@ -14,6 +15,7 @@ from megarl.objectives.entropy import EntropyBonus
 from megarl.objectives.grpo import GRPO
 from megarl.objectives.gspo import GSPO
 from megarl.objectives.k2_5 import K25
+from megarl.objectives.kl_cov import KLCov
 from megarl.objectives.kl_penalty import KLPenalty
 from megarl.objectives.normalisation import Normalisation
 from megarl.objectives.ppo import PPO
@@ -33,15 +35,18 @@ __all__ = [
     "OBJECTIVES",
     "PPO",
     "SFT",
+    "ClipCov",
     "DecoupledPPO",
     "DrGRPO",
     "EntropyBonus",
+    "KLCov",
     "KLPenalty",
     "Normalisation",
     "Objective",
     "ObjectiveOutput",
     "Reinforce",
     "Rewarded",
+    "Selects",
     "TokenBatch",
     "build_objective",
     "gae",

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 Sum = tuple[Tensor, Tensor]
@@ -25,6 +26,7 @@ class TokenBatch:
         reference_kl_BT: KL(policy || reference) over the vocabulary at each position, in nats; carries a gradient.
         correction_weights_BT: importance weights that were formed before the update, 0 for dropped tokens.
         correction_keep_BT: bool, the tokens that a correction before the update left.
+        selected_BT: bool, the tokens that the objective's `select` took on the whole update batch.
     """
 
     log_probs_BT: Tensor
@@ -37,6 +39,7 @@ class TokenBatch:
     reference_kl_BT: Tensor | None = None
     correction_weights_BT: Tensor | None = None
     correction_keep_BT: Tensor | None = None
+    selected_BT: Tensor | None = None
 
     def given(self, name: str) -> Tensor:
         """The tensor of that name.
@@ -72,3 +75,20 @@ class Objective(Protocol):
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """The loss terms of `batch`."""
+
+
+@runtime_checkable
+class Selects(Protocol):
+    """An objective that needs `selected_BT`: tokens that are chosen once, on the whole update batch."""
+
+    def select(self, covariance_BT: Tensor, mask_BT: Tensor, generator: torch.Generator) -> Tensor:
+        """The chosen tokens.
+
+        Args:
+            covariance_BT: fp64, see `megarl.objectives.covariance.token_covariance`.
+            mask_BT: bool, the trained tokens of the update batch.
+            generator: on the CPU, of this update alone.
+
+        Returns:
+            bool [B, T].
+        """

@@ -6,8 +6,9 @@ from megarl.config.dotted import import_dotted, mismatch
 from megarl.config.names import OBJECTIVE_KEYS, is_dotted_path
 from megarl.config.objective import ObjectiveConfig
 from megarl.config.refusal import refusal
-from megarl.objectives.batch import Objective
+from megarl.objectives.batch import Objective, Selects
 from megarl.objectives.cispo import CISPO
+from megarl.objectives.clip_cov import ClipCov
 from megarl.objectives.dapo import DAPO
 from megarl.objectives.decoupled_ppo import DecoupledPPO
 from megarl.objectives.dppo_tv import DPPOTV
@@ -15,6 +16,7 @@ from megarl.objectives.dr_grpo import DrGRPO
 from megarl.objectives.grpo import GRPO
 from megarl.objectives.gspo import GSPO
 from megarl.objectives.k2_5 import K25
+from megarl.objectives.kl_cov import KLCov
 from megarl.objectives.ppo import PPO
 from megarl.objectives.reinforce import Reinforce
 
@@ -29,6 +31,8 @@ OBJECTIVES: Mapping[str, Callable[..., Objective]] = {
     "dppo_tv": DPPOTV,
     "decoupled_ppo": DecoupledPPO,
     "reinforce": Reinforce,
+    "clip_cov": ClipCov,
+    "kl_cov": KLCov,
 }
 
 
@@ -54,4 +58,7 @@ def build_objective(config: ObjectiveConfig) -> Objective:
     if not callable(objective) or not isinstance(getattr(objective, "needs", None), frozenset):
         reason = "returns no objective: it must be callable and have a frozenset `needs`"
         raise refusal("rl.objective.name", config.name, reason, "see megarl.objectives.Objective")
+    if "selected_BT" in objective.needs and not isinstance(objective, Selects):
+        reason = "needs selected_BT and has no method `select` that makes it"
+        raise refusal("rl.objective.name", config.name, reason, "see megarl.objectives.Selects")
     return objective

@@ -62,9 +62,11 @@ def test_preset_inherits_no_algorithm(name: str, tmp_path: Path) -> None:
     odd = tmp_path / "odd.yaml"
     odd.write_text(
         "rl: {updates_per_step: 2, gamma: 0.5, advantage: gae, critic: {warmup_steps: 1}, objective: {name: k2_5, "
-        "ratio_low: 0.5, tau: 0.5, normalisation: seq_mean_token_sum_norm, normalisation_constant: 5}, "
+        "ratio_low: 0.5, tau: 0.5, cov_share: 0.5, cov_low: 0.5, cov_high: 0.7, beta: 0.5, "
+        "normalisation: seq_mean_token_sum_norm, normalisation_constant: 5}, "
         "kl: {coefficient: 0.5, estimator: k2, cap: 2.0, importance_weighted: true, target: 0.5}, "
-        "entropy: {coefficient: 0.5}, overlong: {buffer_tokens: 3, filter: true}, "
+        "entropy: {coefficient: 0.5, alarm_share: 0.5, alarm_action: raise_clip, alarm_clip_factor: 1.5, "
+        "alarm_clip_max: 0.5}, overlong: {buffer_tokens: 3, filter: true}, "
         "correction: {mode: bypass, weighting: icepop, veto: 0.01}, dynamic_sampling: {enabled: true}}\n"
     )
     plain = load_recipe(REPOSITORY / f"recipes/presets/{name}.yaml", [ONE_BY_ONE])

@@ -65,6 +65,37 @@ def test_resume_in_the_warm_start(tmp_path: Path) -> None:
     assert (broken / "model/model.safetensors").read_bytes() == (whole / "model/model.safetensors").read_bytes()
 
 
+def test_a_resumed_run_keeps_the_raised_clip_and_the_selection(tmp_path: Path) -> None:
+    """Resumed from a checkpoint whose clip has risen already, it clips and selects as the unbroken run does."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    settings = [
+        "rl.updates_per_step=2",
+        "rl.objective.name=clip_cov",
+        "rl.objective.cov_share=0.1",
+        "rl.objective.cov_low=0.001",
+        "rl.objective.clip_high=0.2",
+        "rl.entropy.alarm_share=1",
+        "rl.entropy.alarm_action=raise_clip",
+        "rl.entropy.alarm_clip_max=0.25",
+    ]
+    finished = train(f"output_dir={whole}", *settings)
+    assert finished.returncode == 0, finished.stderr
+    clips = {line["step"]: line["policy/clip_high"] for line in metrics(whole) if line["phase"] == "rl"}
+    assert clips[1] == clips[6] == 0.2 < clips[9], "the alarm must raise it before the checkpoint of step 8"
+    assert "rl.objective.clip_high is raised to 0.22" in finished.stdout
+    assert sorted(clips.values()) == list(clips.values())
+    assert max(clips.values()) <= 0.25
+    with started(f"output_dir={broken}", *settings) as process:
+        wait_until(lambda: reached(broken, "rl", 9), process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+    resumed = train(f"output_dir={broken}", *settings)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"resumed from {broken}/checkpoints/1-rl-" in resumed.stdout
+    assert [reproducible(line) for line in metrics(broken)] == [reproducible(line) for line in metrics(whole)]
+    assert (broken / "model/model.safetensors").read_bytes() == (whole / "model/model.safetensors").read_bytes()
+
+
 def test_a_finished_run_is_only_summarised(tmp_path: Path) -> None:
     """The same command once more trains nothing, and says so."""
     folder = tmp_path / "run"

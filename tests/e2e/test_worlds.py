@@ -73,6 +73,33 @@ def test_variables_as_srun_sets_them(tmp_path: Path, own_world: Path) -> None:
     assert same_metrics(folder, own_world)
 
 
+@pytest.mark.parametrize("objective", ["clip_cov", "kl_cov"])
+def test_the_selection_knows_no_ranks(tmp_path: Path, objective: str) -> None:
+    """One rank in one micro-batch and two in several select the same tokens: norms differ by their rounding alone."""
+    settings = ["rl.steps=1", "rl.updates_per_step=2", "rl.prompts_per_step=16", "evaluate.samples_per_prompt=0"]
+    settings += [f"rl.objective.name={objective}", "rl.objective.cov_share=0.3"]
+    if objective == "clip_cov":
+        settings.append("rl.objective.cov_low=0.001")
+    else:
+        settings += ["rl.objective.clip_low=null", "rl.objective.clip_high=null"]
+    lines = []
+    for world_size, micro_batch in ((1, 32), (2, 4)):
+        folder = tmp_path / str(world_size)
+        layout = [f"parallel.world_size={world_size}", f"rl.micro_batch_size={micro_batch}"]
+        finished = train(f"output_dir={folder}", *settings, *layout)
+        assert finished.returncode == 0, finished.stderr
+        lines.append(next(line for line in metrics(folder) if line["phase"] == "rl"))
+    names = (
+        "policy/selected_share",
+        "policy/grad_norm",
+        "covariance/mean",
+        "covariance/max",
+        "covariance/selected_mean",
+    )
+    assert lines[0]["policy/selected_share"] > 0 and lines[0]["policy/grad_norm"] > 0
+    assert [lines[1][name] for name in names] == pytest.approx([lines[0][name] for name in names], rel=1e-4)
+
+
 def test_a_world_of_another_size_is_refused(tmp_path: Path) -> None:
     """The recipe and the launcher must agree on the number of processes."""
     finished = subprocess.run(

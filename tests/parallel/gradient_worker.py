@@ -21,6 +21,7 @@ from megarl.megatron.schedule import own_share, run_schedule
 from megarl.megatron.weights import random_weights
 from megarl.megatron.world import join_world
 from megarl.objectives import OBJECTIVES, EntropyBonus, KLPenalty, Normalisation, Objective
+from megarl.objectives.covariance import select_largest, token_covariance
 from megarl.objectives.normalisation import MODES
 from tests.unit.megatron.tiny import VOCAB, tiny_recipe
 
@@ -34,7 +35,10 @@ OBJECTIVE_MODES += [("exact KL", "token_mean"), ("gspo", "seq_mean_token_mean"),
 
 
 def fixed_batch() -> TrainBatch:
-    """Rows of very unequal lengths, one of them without a trained token; log-probs that make every clip act."""
+    """Rows of very unequal lengths, one of them without a trained token; log-probs that make every clip act.
+
+    A quarter of the tokens is selected by covariance.
+    """
     generator = torch.Generator().manual_seed(5)
     lengths = [1, 9, 3, 14, 2, 7, 11, 5]
     responses = [torch.randint(0, VOCAB, (length,), generator=generator).tolist() for length in lengths]
@@ -44,9 +48,12 @@ def fixed_batch() -> TrainBatch:
     old, rollout, reference, _ = (on_targets(batch, [row[kind] for row in values]) for kind in range(4))
     advantages = torch.randn(ROWS, generator=generator)
     batch.mask_BT[6] = False
-    return batch.with_rollout(
+    batch = batch.with_rollout(
         advantages, old_log_probs_BT=old, rollout_log_probs_BT=rollout, reference_log_probs_BT=reference
     ).with_totals()
+    assert batch.advantages_BT is not None
+    covariance_BT = token_covariance(old, batch.advantages_BT, batch.mask_BT)
+    return replace(batch, selected_BT=select_largest(covariance_BT, batch.mask_BT, 0.25))
 
 
 def micro_batch_size(label: str) -> MicroBatchSize:

@@ -118,7 +118,7 @@ CASES = {
     ),
     "rl: {objective: {name: 'mine.'}}": (
         'rl.objective.name="mine." is neither a registered objective nor a dotted path like module.name; '
-        "use one of ppo, grpo, dapo, dr_grpo, gspo, cispo, k2_5, dppo_tv, decoupled_ppo, reinforce."
+        "use one of ppo, grpo, dapo, dr_grpo, gspo, cispo, k2_5, dppo_tv, decoupled_ppo, reinforce, clip_cov, kl_cov."
     ),
     "rl: {objective: {options: {a: 1}}}": (
         'rl.objective.options={"a": 1} is not read by the registered rl.objective.name=grpo; '

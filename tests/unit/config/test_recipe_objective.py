@@ -137,6 +137,58 @@ CASES = {
     "{steps: 3, advantage: gae, critic: {warmup_steps: 3}}": (
         "rl.critic.warmup_steps=3 leaves no step of rl.steps=3 to the policy; give at most 2."
     ),
+    "objective: {name: clip_cov, cov_low: 5.0}": (
+        "rl.objective.cov_low=5.0 leaves no band to select from: rl.objective.cov_low=5 is not below cov_high=5; "
+        "give cov_low below cov_high."
+    ),
+    "objective: {name: clip_cov, cov_high: 0.5}": (
+        "rl.objective.cov_high=0.5 leaves no band to select from: rl.objective.cov_low=1 is not below cov_high=0.5; "
+        "give cov_low below cov_high."
+    ),
+    "objective: {cov_share: 0.1}": (
+        "rl.objective.cov_share=0.1 is not read by rl.objective.name=grpo; it reads clip_low, clip_high, dual_clip."
+    ),
+    "{updates_per_step: 2, objective: {name: kl_cov, clip_high: 0.2}}": (
+        "rl.objective.clip_high=0.2 is not read by rl.objective.name=kl_cov; it reads cov_share, beta."
+    ),
+    "objective: {name: kl_cov}": (
+        "rl.updates_per_step=1 makes rl.objective.name=kl_cov hold nothing: at the only update of a step the policy is "
+        "the old one; give at least 2 or take clip_cov."
+    ),
+    "{objective: {name: clip_cov}, correction: {mode: bypass, weighting: tis}}": (
+        "rl.correction.weighting=tis weighs twice: in rl.correction.mode=bypass the objective's own ratio is "
+        "policy / engine; set weighting=none or mode=decoupled."
+    ),
+    "entropy: {alarm_share: 0.5, alarm_clip_max: 0.4}": (
+        "rl.entropy.alarm_clip_max=0.4 is not read with rl.entropy.alarm_action=warn; set it to null or raise_clip."
+    ),
+    "{objective: {name: k2_5}, entropy: {alarm_action: raise_clip}}": (
+        "rl.entropy.alarm_action=raise_clip raises clip_high, which rl.objective.name=k2_5 does not have; "
+        "set warn or stop."
+    ),
+    "{objective: {name: my_package.loss}, entropy: {alarm_action: raise_clip}}": (
+        "rl.entropy.alarm_action=raise_clip raises clip_high, which rl.objective.name=my_package.loss does not have; "
+        "set warn or stop."
+    ),
+    "{objective: {clip_high: 0.2}, entropy: {alarm_action: raise_clip, alarm_clip_max: 0.4}}": (
+        "rl.entropy.alarm_share=null sets off no alarm for rl.entropy.alarm_action=raise_clip; "
+        "give the share, such as 0.5."
+    ),
+    "entropy: {alarm_share: 0.5, alarm_action: raise_clip, alarm_clip_max: 0.4}": (
+        "rl.objective.clip_high=null gives rl.entropy.alarm_action=raise_clip nothing to start from; give a value."
+    ),
+    "{objective: {clip_high: 0.2}, entropy: {alarm_share: 0.5, alarm_action: raise_clip}}": (
+        "rl.entropy.alarm_clip_max=null sets no bound to rl.entropy.alarm_action=raise_clip; "
+        "give the largest clip_high."
+    ),
+    "{objective: {clip_high: 0.4}, entropy: {alarm_share: 0.5, alarm_action: raise_clip, alarm_clip_max: 0.4}}": (
+        "rl.entropy.alarm_clip_max=0.4 cannot be raised from rl.objective.clip_high=0.4; "
+        "give a larger one, and a clip_high above 0."
+    ),
+    "{objective: {clip_high: 0.0}, entropy: {alarm_share: 0.5, alarm_action: raise_clip, alarm_clip_max: 0.4}}": (
+        "rl.entropy.alarm_clip_max=0.4 cannot be raised from rl.objective.clip_high=0; "
+        "give a larger one, and a clip_high above 0."
+    ),
     "overlong: {buffer_tokens: 64}": (
         "rl.overlong.buffer_tokens=64 is not shorter than rollout.max_new_tokens=64; give at most 63."
     ),
@@ -175,6 +227,14 @@ ALLOWED = (
     "{steps: 3, advantage: gae, critic: {warmup_steps: 2}}",
     "{samples_per_prompt: 1, micro_batch_size: 16, advantage: gae}",
     "overlong: {buffer_tokens: 63}",
+    "objective: {name: clip_cov, cov_low: 4.9}",
+    "objective: {name: clip_cov, cov_low: 0, cov_high: 0.1, cov_share: 1.0}",
+    "{updates_per_step: 2, objective: {name: kl_cov}}",
+    "{objective: {name: kl_cov}, correction: {mode: bypass}}",
+    "{updates_per_step: 2, objective: {name: kl_cov}, correction: {mode: decoupled, weighting: tis}}",
+    "{objective: {clip_high: 0.3}, entropy: {alarm_share: 0.5, alarm_action: raise_clip, alarm_clip_max: 0.4}}",
+    "{objective: {name: gspo, clip_high: 4.0e-4}, entropy: {alarm_share: 1, alarm_action: raise_clip, "
+    "alarm_clip_max: 1.0e-3}}",
 )
 
 
@@ -197,9 +257,11 @@ def test_neighbour_of_a_contradiction(text: str, write: Write) -> None:
 
 @pytest.mark.parametrize("name", OBJECTIVE_KEYS)
 def test_an_objective_takes_the_keys_that_it_reads(name: str, write: Write) -> None:
-    inside = {"dual_clip": 3.0, "ratio_low": 0.8, "ratio_high": 1.2}
+    inside = {"dual_clip": 3.0, "ratio_low": 0.8, "ratio_high": 1.2, "cov_high": 0.9}
     given = ", ".join(f"{key}: {inside.get(key, 0.1)}" for key in OBJECTIVE_KEYS[name])
-    objective = load_recipe(write("a.yaml", f"rl: {{objective: {{name: {name}, {given}}}}}")).recipe.rl.objective
+    updates = 2 if name == "kl_cov" else 1
+    text = f"rl: {{updates_per_step: {updates}, objective: {{name: {name}, {given}}}}}"
+    objective = load_recipe(write("a.yaml", text)).recipe.rl.objective
     assert [getattr(objective, key) for key in OBJECTIVE_KEYS[name]] == [
         inside.get(key, 0.1) for key in OBJECTIVE_KEYS[name]
     ]

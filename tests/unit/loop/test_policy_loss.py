@@ -40,6 +40,14 @@ def test_every_part_takes_its_settings() -> None:
     assert build_policy_loss(recipe, 0.5) == EntropyBonus(KLPenalty(corrected, 0.5, "k2", True, 5.0), 0.25)
 
 
+def test_a_raised_clip_takes_the_place_of_the_recipes() -> None:
+    recipe = Recipe()
+    recipe.rl.objective.clip_low, recipe.rl.objective.clip_high = 0.1, 0.2
+    assert build_policy_loss(recipe, 0.0) == EntropyBonus(KLPenalty(GRPO(0.1, 0.2), 0.0), 0.0)
+    assert build_policy_loss(recipe, 0.0, 0.3) == EntropyBonus(KLPenalty(GRPO(0.1, 0.3), 0.0), 0.0)
+    assert recipe.rl.objective.clip_high == 0.2
+
+
 def test_bypass_does_not_weigh_twice() -> None:
     recipe = Recipe()
     recipe.rl.correction = CorrectionConfig(mode="bypass", weighting="tis")

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from megarl.config.schema import Recipe
-from megarl.loop.alarm import BASELINE_STEPS, entropy_has_collapsed
+from megarl.loop.alarm import BASELINE_STEPS, entropy_has_collapsed, raise_clip
 from megarl.loop.rl import steered
 from tests.unit.loop.parts import run_without_parts
 
@@ -72,3 +72,14 @@ def test_the_baseline_is_part_of_the_state() -> None:
     for entropy in (1.0, 2.0, 3.0):
         entropy_has_collapsed(run, entropy)
     assert run.state.as_dict()["entropy_baseline"] == [1.0, 2.0, 3.0]
+
+
+def test_the_clip_rises_by_its_factor_to_its_largest() -> None:
+    recipe = Recipe()
+    recipe.rl.entropy.alarm_clip_factor, recipe.rl.entropy.alarm_clip_max = 1.5, 0.6
+    run = run_without_parts(recipe)
+    run.state.clip_high = 0.2
+    risen, clips = zip(*((raise_clip(run), run.state.clip_high) for _ in range(5)), strict=True)
+    assert risen == (True, True, True, False, False)
+    assert clips == pytest.approx((0.3, 0.45, 0.6, 0.6, 0.6), rel=1e-12)
+    assert run.state.as_dict()["clip_high"] == 0.6

@@ -14,8 +14,10 @@ from megarl.objectives import (
     GSPO,
     K25,
     PPO,
+    ClipCov,
     DecoupledPPO,
     DrGRPO,
+    KLCov,
     Objective,
     Reinforce,
     TokenBatch,
@@ -54,6 +56,10 @@ CASES: Mapping[str, tuple[Objective, Row]] = {
     "dppo_tv": (DPPOTV(), reference.dppo_tv(0.2)),
     "decoupled_ppo": (DecoupledPPO(), reference.decoupled_ppo(0.2, 0.2)),
     "reinforce": (Reinforce(), reference.reinforce()),
+    "clip_cov": (ClipCov(), reference.clip_cov(1.0, 1.0)),
+    "clip_cov narrow": (ClipCov(0.1, 0.3), reference.clip_cov(0.1, 0.3)),
+    "kl_cov": (KLCov(), reference.kl_cov(1.0)),
+    "kl_cov weak": (KLCov(beta=0.1), reference.kl_cov(0.1)),
 }
 
 
@@ -73,6 +79,7 @@ def shifted_batch(shifts: Sequence[float], seed: int) -> TokenBatch:
         old_log_probs_BT=top,
         rollout_log_probs_BT=top + rollout,
         reference_log_probs_BT=top + policy - anchor,
+        selected_BT=uniform(0, 1, shape, seed + 3) < 0.4,
     )
 
 
@@ -84,7 +91,7 @@ def value_and_gradient(objective: Objective, batch: TokenBatch) -> tuple[Tensor,
 
 def samples_of(batch: TokenBatch, row: int) -> list[Sample]:
     """The trained tokens of a response."""
-    names = ("log_probs_BT", "old_log_probs_BT", "rollout_log_probs_BT", "advantages_BT")
+    names = ("log_probs_BT", "old_log_probs_BT", "rollout_log_probs_BT", "advantages_BT", "selected_BT")
     columns = [batch.given(name)[row][batch.mask_BT[row]].tolist() for name in names]
     return [Sample(*values) for values in zip(*columns, strict=True)]
 
@@ -108,9 +115,9 @@ def close(got: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor], rtol: float
 
 
 def spoilt(batch: TokenBatch, hidden_BT: Tensor, junk: float, names: Sequence[str] = INPUTS) -> TokenBatch:
-    """The batch with junk in the hidden places of the tensors named."""
+    """The batch with junk in the hidden places of the tensors named; a selection is turned round there."""
     tensors = {name: batch.given(name).detach().masked_fill(hidden_BT, junk) for name in names}
-    other = replace(batch, **tensors)
+    other = replace(batch, selected_BT=batch.given("selected_BT") ^ hidden_BT, **tensors)
     return replace(other, log_probs_BT=other.log_probs_BT.detach().requires_grad_())
 
 

@@ -18,6 +18,7 @@ class Sample:
     old: float
     rollout: float
     advantage: float
+    selected: bool
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,24 @@ def decoupled_ppo(low: float, high: float) -> Row:
         weight = ratio(s.old - s.rollout)[0]
         term = surrogate(*ratio(s.log_prob - s.old), s.advantage, low, high)
         return Token(weight * term.loss, weight * term.gradient)
+
+    return each(token)
+
+
+def clip_cov(low: float, high: float) -> Row:
+    def token(s: Sample) -> Token:
+        term = surrogate(*ratio(s.log_prob - s.old), s.advantage, low, high)
+        return Token(term.loss, 0.0 if s.selected else term.gradient)
+
+    return each(token)
+
+
+def kl_cov(beta: float) -> Row:
+    def token(s: Sample) -> Token:
+        x = s.log_prob - s.old
+        r, slope = ratio(x)
+        pull = beta * s.selected
+        return Token(-s.advantage * r + pull * abs(x), -s.advantage * slope + pull * ((x > 0) - (x < 0)))
 
     return each(token)
 

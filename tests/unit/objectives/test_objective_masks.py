@@ -51,6 +51,7 @@ def test_one_valid_token_is_as_if_alone(objective: Objective) -> None:
     mask[2, 3] = True
     loss, gradient = value_and_gradient(objective, replace(batch, mask_BT=mask))
     names = ("entropy_BT", "advantages_BT", "old_log_probs_BT", "rollout_log_probs_BT", "reference_log_probs_BT")
+    names = (*names, "selected_BT")
     alone = TokenBatch(
         batch.log_probs_BT.detach()[2:3, 3:4].clone().requires_grad_(),
         mask[2:3, 3:4],

@@ -9,7 +9,7 @@ import pytest
 from megarl.config.errors import RecipeError
 from megarl.config.names import KNOWN_ADVANTAGES, OBJECTIVE_KEYS
 from megarl.config.objective import KLConfig, ObjectiveConfig
-from megarl.objectives import ADVANTAGES, GRPO, K25, OBJECTIVES, PPO, build_objective
+from megarl.objectives import ADVANTAGES, GRPO, K25, OBJECTIVES, PPO, ClipCov, KLCov, Selects, build_objective
 from megarl.objectives.kl import COEFFICIENTS, ESTIMATORS
 from megarl.objectives.normalisation import MODES
 
@@ -53,6 +53,10 @@ def test_recipe_keys_reach_the_objective() -> None:
     assert build_objective(ObjectiveConfig(name="grpo", clip_low=0.1, clip_high=0.0)) == GRPO(0.1, 0.0)
     assert build_objective(ObjectiveConfig(name="ppo", dual_clip=3.0)) == PPO(dual_clip=3.0)
     assert build_objective(ObjectiveConfig(name="k2_5", ratio_low=0.5, tau=0.0)) == K25(ratio_low=0.5, tau=0.0)
+    assert build_objective(ObjectiveConfig(name="clip_cov", cov_share=0.1, cov_low=0.0)) == ClipCov(
+        cov_share=0.1, cov_low=0.0
+    )
+    assert build_objective(ObjectiveConfig(name="kl_cov", cov_share=0.1, beta=2.0)) == KLCov(0.1, 2.0)
 
 
 def test_dotted_path_gets_the_options() -> None:
@@ -76,6 +80,24 @@ def test_a_factory_that_raises_on_import_is_refused(tmp_path: Path, monkeypatch:
 def test_a_factory_without_a_signature_is_called() -> None:
     with pytest.raises(RecipeError, match="returns no objective"):
         build_objective(ObjectiveConfig(name="builtins.dict"))
+
+
+class SelectsNothing:
+    """A user's objective that reads a selection and makes none."""
+
+    needs = frozenset({"selected_BT"})
+
+    def __call__(self, batch: Any) -> Any:
+        """Is never called."""
+
+
+def test_an_objective_that_needs_a_selection_makes_it() -> None:
+    with pytest.raises(RecipeError, match="needs selected_BT and has no method `select` that makes it"):
+        build_objective(ObjectiveConfig(name=f"{__name__}.SelectsNothing"))
+    selecting = {name for name in OBJECTIVES if "selected_BT" in OBJECTIVES[name]().needs}
+    assert (
+        selecting == {name for name in OBJECTIVES if isinstance(OBJECTIVES[name](), Selects)} == {"clip_cov", "kl_cov"}
+    )
 
 
 def test_what_is_no_objective_is_refused() -> None:

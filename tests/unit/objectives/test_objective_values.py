@@ -34,16 +34,19 @@ def test_finite_in_single_precision(objective: Objective, _: Row, log_ratio: flo
     batch = TokenBatch(
         log_probs, torch.ones(1, 1, dtype=torch.bool), other, torch.tensor([[advantage]]), other, other, other
     )
-    for whole in (objective, KLPenalty(objective, 0.04)):
-        loss, gradient = value_and_gradient(whole, batch)
-        assert loss.isfinite().all() and gradient.isfinite().all()
+    for selected in (False, True):
+        batch = replace(batch, selected_BT=torch.tensor([[selected]]))
+        for whole in (objective, KLPenalty(objective, 0.04)):
+            loss, gradient = value_and_gradient(whole, batch)
+            assert loss.isfinite().all() and gradient.isfinite().all()
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "reinforce"])
 def test_gradient_on_policy_is_minus_the_advantage(name: str) -> None:
     batch = shifted_batch((0.0,), 3)
     _, gradient = value_and_gradient(OBJECTIVES[name](), batch)
-    assert torch.equal(gradient, torch.where(batch.mask_BT, -batch.given("advantages_BT"), 0.0))
+    kept_BT = batch.mask_BT & ~batch.given("selected_BT") if name == "clip_cov" else batch.mask_BT
+    assert torch.equal(gradient, torch.where(kept_BT, -batch.given("advantages_BT"), 0.0))
 
 
 def test_reinforce_is_minus_the_advantage_at_any_ratio() -> None:
@@ -89,7 +92,7 @@ def test_clip_share_and_ratio_are_sums_over_the_mask() -> None:
 def test_needs_are_exactly_what_is_read(name: str) -> None:
     objective = OBJECTIVES[name]()
     batch = shifted_batch((0.0, 0.1), 1)
-    optional = ("advantages_BT", "old_log_probs_BT", "rollout_log_probs_BT", "reference_log_probs_BT")
+    optional = ("advantages_BT", "old_log_probs_BT", "rollout_log_probs_BT", "reference_log_probs_BT", "selected_BT")
     for tensor in optional:
         without: dict[str, Any] = {tensor: None}
         if tensor in objective.needs:
