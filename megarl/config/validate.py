@@ -4,6 +4,7 @@ from megarl.config.check_data import DATA_CHECKS
 from megarl.config.check_model import MODEL_CHECKS
 from megarl.config.check_objective import OBJECTIVE_CHECKS
 from megarl.config.check_training import TRAINING_CHECKS
+from megarl.config.check_unread import UNREAD_CHECKS
 from megarl.config.schema import Recipe
 
 
@@ -13,5 +14,5 @@ def validate(recipe: Recipe) -> None:
     Raises:
         RecipeError: for the first contradiction found, naming the key to change.
     """
-    for check in (*MODEL_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS, *OBJECTIVE_CHECKS):
+    for check in (*UNREAD_CHECKS, *MODEL_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS, *OBJECTIVE_CHECKS):
         check(recipe)
