@@ -46,7 +46,11 @@ class KLConfig:
     allow_k3_in_reward: bool = key(
         False, "Silences the warning about k3 in the reward, whose heavy tail lets one rare token outweigh the rest."
     )
-    importance_weighted: bool = key(False, "Multiplies the term in the loss by policy / old, for off-policy responses.")
+    importance_weighted: bool = key(
+        False,
+        "Multiplies the term in the loss by policy / old, for off-policy responses; by policy / engine with "
+        "rl.correction.mode=bypass.",
+    )
     cap: Optional[float] = key(
         None, "Bound on the gradient coefficient of a token's term in the loss; k3's explodes on rare tokens.", above=0
     )
