@@ -25,8 +25,8 @@ DEMO = REPOSITORY / "recipes/demo/grpo_arithmetic.yaml"
 STEPS, PROMPTS, SAMPLES, MICRO_BATCH = 20, 16, 16, 128
 LAST = 5
 TIMEOUT_S = 600
-# a fifth of the longest response, as DAPO's 4096 of 20480 tokens
-OVERLONG_BUFFER = 9
+# a fifth of the longest response, as DAPO's 4096 of 20480 tokens, and half of the rewards' range
+OVERLONG = ("rl.overlong.buffer_tokens=9", "rl.overlong.penalty=0.5")
 HAS_OVERLONG_PENALTY = ("dapo", "cispo")
 # 16 updates a step would train on one of the 16 prompts each, and at this learning rate undo what the others did
 MOST_UPDATES = 4
@@ -57,9 +57,9 @@ def demo_scale(name: str, updates_per_step: int) -> list[str]:
         f"rl.micro_batch_size={min(MICRO_BATCH, PROMPTS * SAMPLES // updates)}",
         "rl.optimizer.lr=5e-4",
         "rl.optimizer.warmup_steps=3",
-        "rl.critic.optimizer.lr=1e-3",
+        *(["rl.critic.optimizer.lr=1e-3"] if name == "ppo" else []),
         "rollout.max_new_tokens=44",
-        *([f"rl.overlong.buffer_tokens={OVERLONG_BUFFER}"] if name in HAS_OVERLONG_PENALTY else []),
+        *(OVERLONG if name in HAS_OVERLONG_PENALTY else ()),
         "evaluate.samples_per_prompt=0",
     ]
 

@@ -49,6 +49,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _config(arguments: argparse.Namespace) -> int:
+    from megarl.config.advice import warnings_of
     from megarl.config.load import load_recipe
     from megarl.config.show import render
 
@@ -59,6 +60,8 @@ def _config(arguments: argparse.Namespace) -> int:
 
         ChainArithmetic(loaded.recipe.seed, loaded.recipe.data)
     print(render(loaded, docs=arguments.docs), end="")
+    for warning in warnings_of(loaded.recipe):
+        print(f"megarl: warning: {warning}", file=sys.stderr)
     return 0
 
 

@@ -9,15 +9,6 @@ from megarl.config.schema import Recipe
 _SUFFIXES = (".jsonl", ".parquet")
 
 
-def file_keys_fit_source(recipe: Recipe) -> None:
-    """Keys of the file source would be ignored by another one."""
-    source = recipe.data.source
-    for name in ("path", "eval_path", "demonstration_column"):
-        value = getattr(recipe.data, name)
-        if source != "file" and value is not None:
-            raise refusal(f"data.{name}", value, f"is not read with data.source={source}", "set source=file or drop it")
-
-
 def file_source_has_files(recipe: Recipe) -> None:
     """The file source needs a training file, and any file it names must be there in a format it reads."""
     data = recipe.data
@@ -76,7 +67,6 @@ def reward_fits_source(recipe: Recipe) -> None:
 
 
 DATA_CHECKS = (
-    file_keys_fit_source,
     file_source_has_no_options,
     file_source_has_files,
     template_has_one_prompt,

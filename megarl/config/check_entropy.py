@@ -30,16 +30,10 @@ def clip_can_be_raised(recipe: Recipe) -> None:
     """The alarm raises a clip that the objective has, from a value that the recipe gives to a larger one."""
     objective, entropy = recipe.rl.objective, recipe.rl.entropy
     if entropy.alarm_action != "raise_clip":
-        if entropy.alarm_clip_max is not None:
-            reason = f"is not read with rl.entropy.alarm_action={entropy.alarm_action}"
-            raise refusal("rl.entropy.alarm_clip_max", entropy.alarm_clip_max, reason, "set it to null or raise_clip")
         return
     if "clip_high" not in OBJECTIVE_KEYS.get(objective.name, ()):
         reason = f"raises clip_high, which rl.objective.name={objective.name} does not have"
         raise refusal("rl.entropy.alarm_action", entropy.alarm_action, reason, "set warn or stop")
-    if entropy.alarm_share is None:
-        reason = "sets off no alarm for rl.entropy.alarm_action=raise_clip"
-        raise refusal("rl.entropy.alarm_share", None, reason, "give the share, such as 0.5")
     if objective.clip_high is None:
         reason = "gives rl.entropy.alarm_action=raise_clip nothing to start from"
         raise refusal("rl.objective.clip_high", None, reason, "give a value")

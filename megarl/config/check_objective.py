@@ -59,12 +59,6 @@ def kl_belongs_where_it_is(recipe: Recipe) -> None:
     if kl.coefficient > 0 and kl.placement == "loss" and kl.estimator == "k1" and not kl_gradient_is_meant(recipe):
         reason = "with rl.kl.placement=loss has a gradient whose expectation is zero: it only adds noise"
         raise refusal("rl.kl.estimator", "k1", reason, "take k2 or k3, or set rl.kl.allow_k1_in_loss=true")
-    if kl.placement == "reward":
-        for name, value, unset in (("importance_weighted", kl.importance_weighted, False), ("cap", kl.cap, None)):
-            if value != unset:
-                raise refusal(f"rl.kl.{name}", value, "is read with rl.kl.placement=loss only", "drop it")
-    if kl.target is not None and kl.coefficient == 0:
-        raise refusal("rl.kl.target", kl.target, "cannot steer rl.kl.coefficient=0", "start from a coefficient above 0")
 
 
 def exact_kl_takes_no_weights(recipe: Recipe) -> None:
@@ -103,6 +97,9 @@ def correction_is_whole(recipe: Recipe) -> None:
             raise refusal(f"rl.correction.{name}", band, "is no band around a ratio of 1", "write it like [0.9, 1.1]")
     if correction.weighting == "icepop" and not correction.low < 1 < correction.high:
         raise refusal("rl.correction.low", correction.low, "and high are no band around 1", "give low < 1 < high")
+    if correction.weighting == "tis" and correction.cap < 1:
+        reason = "is below 1, so that it shrinks every token's term where there is no drift too"
+        raise refusal("rl.correction.cap", correction.cap, reason, "give at least 1")
 
 
 def correction_fits_objective(recipe: Recipe) -> None:
@@ -153,11 +150,8 @@ def max_rl_rewards_stay_positive(recipe: Recipe) -> None:
 
 
 def critic_has_a_use(recipe: Recipe) -> None:
-    """The critic's warm-up leaves steps for the policy, and belongs to gae."""
+    """The critic's warm-up leaves steps for the policy."""
     rl = recipe.rl
-    if rl.advantage != "gae" and rl.critic.warmup_steps:
-        reason = f"trains a critic that rl.advantage={rl.advantage} does not have"
-        raise refusal("rl.critic.warmup_steps", rl.critic.warmup_steps, reason, "set it to 0 or take gae")
     if 0 < rl.steps <= rl.critic.warmup_steps:
         reason = f"leaves no step of rl.steps={rl.steps} to the policy"
         raise refusal("rl.critic.warmup_steps", rl.critic.warmup_steps, reason, f"give at most {rl.steps - 1}")

@@ -57,7 +57,14 @@ class KLConfig:
     allow_k1_in_loss: bool = key(
         False, "Lets k1 into the loss, where the expectation of its gradient is zero: it only adds noise."
     )
-    importance_weighted: bool = key(False, "Multiplies the term in the loss by policy / old, for off-policy responses.")
+    allow_k3_in_reward: bool = key(
+        False, "Silences the warning about k3 in the reward, whose heavy tail lets one rare token outweigh the rest."
+    )
+    importance_weighted: bool = key(
+        False,
+        "Multiplies the term in the loss by policy / old, for off-policy responses; by policy / engine with "
+        "rl.correction.mode=bypass.",
+    )
     cap: Optional[float] = key(
         None, "Bound on the gradient coefficient of a token's term in the loss; k3's explodes on rare tokens.", above=0
     )
@@ -100,7 +107,7 @@ class CorrectionConfig:
         choices=("none", "decoupled", "bypass"),
     )
     weighting: str = key("none", "Importance weights on the tokens.", choices=("none", "tis", "icepop"))
-    cap: float = key(2.0, "tis: largest weight.", above=0)
+    cap: float = key(2.0, "tis: largest weight, at least 1.", above=0)
     low: float = key(0.5, "icepop: ratios below it weigh 0.", low=0)
     high: float = key(5.0, "icepop: ratios above it weigh 0.", above=0)
     reject_token: Optional[list[float]] = key(None, "[low, high] of a token's ratio, outside which it is dropped.")

@@ -71,11 +71,13 @@ class RLConfig:
         low=1,
     )
     advantage: str = key("grpo", "Advantage estimator (see docs/objectives.md).", choices=KNOWN_ADVANTAGES)
-    gamma: float = key(1.0, "Discount a token, of the returns of reinforce_pp and gae.", above=0, high=1)
+    gamma: float = key(
+        1.0, "Discount a token, of the returns of reinforce_pp, its baseline form and gae.", above=0, high=1
+    )
     critic: CriticConfig = field(default_factory=CriticConfig)
     measure_reference: bool = key(
         True,
-        "Score each batch under the starting policy too, for kl/reference_*; a KL term in the loss does so anyway.",
+        "Score each batch under the starting policy too, for kl/reference_*; a KL term does so anyway.",
     )
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     kl: KLConfig = field(default_factory=KLConfig)

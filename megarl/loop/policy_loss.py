@@ -33,15 +33,16 @@ def build_policy_loss(recipe: Recipe, kl_coefficient: float, clip_high: float | 
         RecipeError: the objective is not registered, or its dotted path gives none.
     """
     rl = recipe.rl
+    bypass = rl.correction.mode == "bypass"
     loss = build_objective(rl.objective if clip_high is None else replace(rl.objective, clip_high=clip_high))
     if rl.correction.mode != "none":
-        if rl.correction.mode == "bypass" and rl.correction.weighting != "none" and "old_log_probs_BT" in loss.needs:
+        if bypass and rl.correction.weighting != "none" and "old_log_probs_BT" in loss.needs:
             reason = "weighs twice: in rl.correction.mode=bypass the objective's own ratio is policy / engine"
             raise refusal("rl.correction.weighting", rl.correction.weighting, reason, "set weighting=none")
         opsm = None if rl.correction.opsm is None else OPSM(rl.correction.opsm)
-        loss = CorrectedObjective(loss, build_correction(rl.correction), rl.correction.mode == "bypass", opsm)
+        loss = CorrectedObjective(loss, build_correction(rl.correction), bypass, opsm)
     in_loss = kl_coefficient if rl.kl.placement == "loss" else 0.0
-    loss = KLPenalty(loss, in_loss, rl.kl.estimator, rl.kl.importance_weighted, rl.kl.cap)
+    loss = KLPenalty(loss, in_loss, rl.kl.estimator, rl.kl.importance_weighted, rl.kl.cap, bypass)
     return EntropyBonus(loss, rl.entropy.coefficient)
 
 

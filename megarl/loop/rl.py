@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import torch
 
+from megarl.config.errors import UserError
+from megarl.config.refusal import in_words
 from megarl.drift import drift_metrics
 from megarl.drift.corrections import correction_metrics
 from megarl.loop.critic import gae_targets, update_critic
@@ -37,7 +39,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         with timed(seconds, "log_probs"):
             batch = _scored(run, rollouts)
         drift = _drift(batch)
-        batch, correction = _with_advantages(run, batch, rollouts)
+        batch, correction = with_advantages(run, batch, rollouts)
         with timed(seconds, "update"):
             critic_metrics = update_critic(run, batch)
             updates = _update(run, batch)
@@ -55,7 +57,8 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         **({} if state.clip_high is None else {"policy/clip_high": state.clip_high}),
         **{f"drift/{name}": value for name, value in drift.items()},
         **{f"seconds/{name}": value for name, value in seconds.items()},
-        **{f"tokens_per_s/{phase}": drift["tokens"] / seconds[phase] for phase in ("rollout", "log_probs", "update")},
+        "tokens_per_s/rollout": rollouts.tokens_generated / seconds["rollout"],
+        **{f"tokens_per_s/{phase}": drift["tokens"] / seconds[phase] for phase in ("log_probs", "update")},
     }
     measured = metrics.get("kl/reference_full", metrics.get("kl/reference_k3"))
     state.kl_coefficient = steered(run, state.kl_coefficient, measured)
@@ -97,12 +100,18 @@ def _drift(batch: TrainBatch) -> dict[str, float]:
     return drift_metrics(batch.old_log_probs_BT, batch.rollout_log_probs_BT, batch.mask_BT)
 
 
-def _with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> tuple[TrainBatch, dict[str, float]]:
+def with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> tuple[TrainBatch, dict[str, float]]:
     """The batch with each token's advantage, and without the responses that the recipe leaves out of the loss.
 
     Rejection comes first: a response that is not trained on enters no sibling's baseline. In decoupled mode the weights
     are formed here, once, on the whole batch. In bypass mode each update forms its own, and only what the policy as it
     is now rejects is known already.
+
+    Returns:
+        The batch, and the correction's metrics where it is formed here.
+
+    Raises:
+        UserError: rl.advantage=max_rl, and a reward is negative.
     """
     config = run.recipe.rl
     keep_BT = batch.mask_BT
@@ -134,8 +143,23 @@ def _with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> tuple[T
         advantages_BT, old_values_BT, returns_BT = gae_targets(run, run.critic, rollouts, rewarded)
         batch = replace(batch, old_values_BT=old_values_BT, returns_BT=returns_BT)
     else:
+        if config.advantage == "max_rl":
+            _refuse_negative_rewards(run, rewarded)
         advantages_BT = ADVANTAGES[config.advantage](rewarded)
     return replace(batch, mask_BT=keep_BT, advantages_BT=advantages_BT), metrics
+
+
+def _refuse_negative_rewards(run: Run, rewarded: Rewarded) -> None:
+    """Ends the run, saved, where a reward is negative that max_rl would take for a share of successes."""
+    negative_B = rewarded.valid_B & (rewarded.rewards_B < 0)
+    if negative_B.any():
+        row = int(negative_B.int().argmax())
+        run.save()
+        raise UserError(
+            f"rl.advantage=max_rl takes no negative reward, and reward.name={in_words(run.recipe.reward.name)} gave "
+            f"{rewarded.rewards_B[row].item():g} to a response to problem {rewarded.prompt_ids[row]}; let it give 0 or "
+            "more, or take another rl.advantage in a new output_dir; this run's state was saved."
+        )
 
 
 def _penalties(run: Run, batch: TrainBatch) -> torch.Tensor | None:

@@ -29,6 +29,7 @@ class Rollouts:
         baselines: reward of the greedy response to the same prompt, where the advantage needs it.
         problems_drawn: problems taken from the source for them.
         uniform_groups: prompts drawn whose responses all got the same reward.
+        tokens_generated: by the engine for them, of responses that were dropped and of greedy ones too.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -39,6 +40,7 @@ class Rollouts:
     baselines: list[float] = field(default_factory=list)
     problems_drawn: int = 0
     uniform_groups: int = 0
+    tokens_generated: int = 0
 
     @property
     def rewards_B(self) -> Tensor:  # noqa: N802 - a tensor, named by its shape
@@ -47,12 +49,25 @@ class Rollouts:
 
     def take(self, other: "Rollouts", rows: slice) -> None:
         """Appends the other's rows."""
-        for name in ("problems", "completions", "texts", "rewards", "task_rewards", "baselines"):
+        for name in ("problems", "completions", "texts", "rewards", "task_rewards"):
             getattr(self, name).extend(getattr(other, name)[rows])
 
 
 def collect_rollouts(run: Run, seconds: dict[str, float]) -> Rollouts:
-    """The step's responses. Collective.
+    """The step's responses, with the baselines that the advantage needs. Collective.
+
+    Raises:
+        UserError: see `_drawn`.
+    """
+    rollouts = _drawn(run, seconds)
+    if run.recipe.rl.advantage == "remax":
+        # of the prompts that are trained on alone, so after the choice of them
+        _add_greedy_baselines(run, rollouts, seconds)
+    return rollouts
+
+
+def _drawn(run: Run, seconds: dict[str, float]) -> Rollouts:
+    """The step's responses with their rewards. Collective.
 
     With dynamic sampling, prompts whose responses all got the same reward are left out, and more are drawn until the
     batch is full (DAPO, 2503.14476, section 3.2). What is drawn beyond that is dropped.
@@ -69,6 +84,7 @@ def collect_rollouts(run: Run, seconds: dict[str, float]) -> Rollouts:
         drawn = _draw(run, seconds, kept.problems_drawn)
         kept.problems_drawn += drawn.problems_drawn
         kept.uniform_groups += drawn.uniform_groups
+        kept.tokens_generated += drawn.tokens_generated
         for begin in range(0, wanted, group):
             rows = slice(begin, begin + group)
             if len(set(drawn.task_rewards[rows])) > 1 and len(kept.rewards) < wanted:
@@ -95,16 +111,15 @@ def _draw(run: Run, seconds: dict[str, float], after: int) -> Rollouts:
     texts = [run.response_text(completion) for completion in completions]
     with timed(seconds, "reward"):
         task_rewards = _rewards(run, texts, of_response)
-    baselines = _greedy_rewards(run, problems, seconds) if config.advantage == "remax" else []
     return Rollouts(
-        of_response,
-        completions,
-        texts,
-        _penalised(run, task_rewards, completions),
-        task_rewards,
-        [reward for reward in baselines for _ in range(config.samples_per_prompt)],
-        len(problems),
-        uniform_groups(of_response, task_rewards),
+        problems=of_response,
+        completions=completions,
+        texts=texts,
+        rewards=_penalised(run, task_rewards, completions),
+        task_rewards=task_rewards,
+        problems_drawn=len(problems),
+        uniform_groups=uniform_groups(of_response, task_rewards),
+        tokens_generated=_tokens(completions),
     )
 
 
@@ -131,13 +146,21 @@ def _rewards(run: Run, texts: Sequence[str], problems: Sequence[Problem]) -> lis
     return values
 
 
-def _greedy_rewards(run: Run, problems: Sequence[Problem], seconds: dict[str, float]) -> list[float]:
-    """Reward of the likeliest response to each prompt, ReMax's baseline."""
+def _add_greedy_baselines(run: Run, rollouts: Rollouts, seconds: dict[str, float]) -> None:
+    """Gives each response the reward of the likeliest response to its prompt, ReMax's baseline."""
+    group = run.recipe.rl.samples_per_prompt
+    problems = rollouts.problems[::group]
     with timed(seconds, "rollout"):
         requests = run.requests(problems, 1, stream=f"rl/{run.state.step}/greedy")
         completions = run.generate(requests, run.sampling(greedy=True))
-    rewards = _rewards(run, [run.response_text(completion) for completion in completions], problems)
-    return _penalised(run, rewards, completions)
+    with timed(seconds, "reward"):
+        rewards = _rewards(run, [run.response_text(completion) for completion in completions], problems)
+    rollouts.baselines = [reward for reward in _penalised(run, rewards, completions) for _ in range(group)]
+    rollouts.tokens_generated += _tokens(completions)
+
+
+def _tokens(completions: Sequence[Completion]) -> int:
+    return sum(len(completion.token_ids) for completion in completions)
 
 
 def _penalised(run: Run, rewards: Sequence[float], completions: Sequence[Completion]) -> list[float]:

@@ -5,6 +5,7 @@ import math
 import torch.distributed as dist
 
 from megarl.checkpoint.hf import export_hf
+from megarl.config.advice import warnings_of
 from megarl.config.errors import UserError
 from megarl.config.schema import Recipe
 from megarl.loop.alarm import BASELINE_STEPS, IDLE_STEPS, entropy_has_collapsed, raise_clip, why_idle
@@ -57,6 +58,8 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
 
 def _run_phases(run: Run) -> None:
     run.journal.note(_introduction(run))
+    for warning in warnings_of(run.recipe):
+        run.journal.note(f"warning: {warning}")
     if run.state.phase == "done":
         run.journal.note(f"the run in {run.folder} is finished; give another output_dir to train anew")
     if run.state.phase == "sft":
@@ -93,10 +96,6 @@ def _warm_start(run: Run) -> None:
 def _reinforce(run: Run) -> None:
     config, state = run.recipe.rl, run.state
     begin_reference(run)
-    if config.kl.placement == "reward" and config.kl.coefficient > 0 and config.kl.estimator == "k3":
-        run.journal.note(
-            "warning: k3 in the reward has a heavy tail, by which one rare token can outweigh the rest; see k1"
-        )
     push_weights(run.policy, run.engine, state.weight_version)
     _evaluate_once(run, "before")
     run.journal.begin("rl", config.steps, state.step)

@@ -18,9 +18,10 @@ class KLPenalty:
         coefficient: beta.
         estimator: 'k1', 'k2' or 'k3', of the sampled token; or 'full', the exact KL of the position's distributions.
         importance_weighted: multiplies the estimator by r = policy / old, through which the gradient flows: for
-            responses that an older policy sampled (DeepSeek-V3.2, 2512.02556, eq. 7, where old is the engine's
-            distribution; here it is the trainer's). The value is unbiased at token level only: it weighs the token, not
-            the prefix that it was sampled after.
+            responses that an older policy sampled (DeepSeek-V3.2, 2512.02556, section 3.1, eq. 7). The value is
+            unbiased at token level only: it weighs the token, not the prefix that it was sampled after.
+        bypass: takes the engine's log-probs for the old ones in r, as the paper does, whose old policy is the engine's.
+            A token without a finite one has no term.
         cap: bound on the magnitude of the estimator's gradient coefficient c, which leaves the value as it is; None
             for no bound.
     """
@@ -30,14 +31,19 @@ class KLPenalty:
     estimator: str = "k3"
     importance_weighted: bool = False
     cap: float | None = None
+    bypass: bool = False
 
     @property
     def needs(self) -> frozenset[str]:
         """What the objective needs, and the reference where there is a term to train."""
         own = {"reference_log_probs_BT"} if self.coefficient else set()
-        if self.coefficient and self.estimator == "full":
-            own = own | {"reference_kl_BT"}
-        return self.inner.needs | own | ({"old_log_probs_BT"} if self.importance_weighted else set())
+        own = own | ({"reference_kl_BT"} if self.coefficient and self.estimator == "full" else set())
+        return self.inner.needs | own | ({self._sampler} if self.importance_weighted else set())
+
+    @property
+    def _sampler(self) -> str:
+        """Name of the log-probs of the policy that the responses are taken to come from."""
+        return "rollout_log_probs_BT" if self.bypass else "old_log_probs_BT"
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """The objective's loss terms with the KL's added."""
@@ -69,7 +75,11 @@ class KLPenalty:
         if self.cap is not None:
             term_BT = _with_coefficient(term_BT, coefficient_BT.clamp(-self.cap, self.cap), x_BT)
         if self.importance_weighted:
-            term_BT = term_BT * masked_log_ratio(batch.log_probs_BT, batch.given("old_log_probs_BT"), mask_BT).exp()
+            sampler_BT = batch.given(self._sampler)
+            # the engine may give no log-prob; the trainer always does, and NaN of its own must be seen
+            known_BT = mask_BT & sampler_BT.isfinite() if self.bypass else mask_BT
+            ratio_BT = masked_log_ratio(batch.log_probs_BT, sampler_BT, known_BT).exp()
+            term_BT = masked(term_BT * ratio_BT, known_BT)
         return ObjectiveOutput(output.loss_BT + self.coefficient * term_BT, metrics)
 
 

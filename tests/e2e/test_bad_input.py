@@ -131,6 +131,38 @@ def test_two_ranks_report_a_mistake_once(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parallel
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_negative_reward_under_max_rl_ends_the_run(world_size: int, tmp_path: Path) -> None:
+    """Found in the first step and told by one rank; the run is saved, and goes on once the reward is mended."""
+    (tmp_path / "graded.py").write_text("def graded(response, problem):\n    return -0.5\n")
+    overrides = ["rl.advantage=max_rl", "rl.steps=1", "reward.name=graded.graded", "sft.steps=0"]
+    overrides += ["evaluate.samples_per_prompt=0", f"parallel.world_size={world_size}"]
+
+    def run() -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            command(f"output_dir={tmp_path / 'run'}", *overrides),
+            cwd=REPOSITORY,
+            env=environment(PYTHONPATH=str(tmp_path)),
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+    refused = run()
+    assert refused.returncode == 2, refused.stderr
+    errors = [line for line in refused.stderr.splitlines() if line.startswith("megarl: error: ")]
+    assert errors == [
+        'megarl: error: rl.advantage=max_rl takes no negative reward, and reward.name="graded.graded" gave -0.5 to a '
+        "response to problem training/0; let it give 0 or more, or take another rl.advantage in a new output_dir; "
+        "this run's state was saved."
+    ]
+    assert "Traceback" not in refused.stderr
+    (tmp_path / "graded.py").write_text("def graded(response, problem):\n    return 0.5\n")
+    mended = run()
+    assert mended.returncode == 0, mended.stderr
+
+
 def test_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder with files of another kind is left alone."""
     (tmp_path / "thesis.tex").write_text("")

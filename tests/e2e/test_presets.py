@@ -61,13 +61,16 @@ def test_preset_inherits_no_algorithm(name: str, tmp_path: Path) -> None:
     """On top of a recipe that sets every key of the algorithm to something else, it is the same."""
     odd = tmp_path / "odd.yaml"
     odd.write_text(
-        "rl: {updates_per_step: 2, gamma: 0.5, advantage: gae, critic: {warmup_steps: 1}, objective: {name: k2_5, "
+        "rl: {updates_per_step: 2, gamma: 0.5, advantage: gae, "
+        "critic: {warmup_steps: 1, optimizer: {lr: 0.5, eps: 0.1}}, objective: {name: k2_5, "
         "ratio_low: 0.5, tau: 0.5, cov_share: 0.5, cov_low: 0.5, cov_high: 0.7, beta: 0.5, "
         "normalisation: seq_mean_token_sum_norm, normalisation_constant: 5}, "
-        "kl: {coefficient: 0.5, estimator: k2, cap: 2.0, importance_weighted: true, target: 0.5}, "
+        "kl: {coefficient: 0.5, estimator: k2, cap: 2.0, importance_weighted: true, target: 0.5, "
+        "horizon: 5, allow_k3_in_reward: true}, "
         "entropy: {coefficient: 0.5, alarm_share: 0.5, alarm_action: raise_clip, alarm_clip_factor: 1.5, "
-        "alarm_clip_max: 0.5}, overlong: {buffer_tokens: 3, filter: true}, "
-        "correction: {mode: bypass, weighting: icepop, veto: 0.01}, dynamic_sampling: {enabled: true}}\n"
+        "alarm_clip_max: 0.5}, overlong: {buffer_tokens: 3, penalty: 0.5, filter: true}, "
+        "correction: {mode: bypass, weighting: icepop, low: 0.6, veto: 0.01}, "
+        "dynamic_sampling: {enabled: true, max_batches: 3}}\n"
     )
     plain = load_recipe(REPOSITORY / f"recipes/presets/{name}.yaml", [ONE_BY_ONE])
     both = tmp_path / "both.yaml"

@@ -8,6 +8,7 @@ import pytest
 
 from megarl import __version__
 from megarl.cli import main
+from megarl.config.advice import warnings_of
 from megarl.config.load import load_recipe
 
 Write = Callable[[str, str], str]
@@ -52,6 +53,36 @@ def test_config_output_is_a_recipe(write: Write, capsys: pytest.CaptureFixture[s
     assert main(["config", path, "seed=1", "--docs", "rl.prompts_per_step=8", "seed=2"]) == 0
     again = load_recipe(write("b.yaml", capsys.readouterr().out)).recipe
     assert (again.seed, again.rl.steps, again.rl.prompts_per_step) == (2, 3, 8)
+
+
+K3_IN_REWARD = ["rl.kl={coefficient: 0.1, placement: reward, estimator: k3}"]
+K3_WARNING = (
+    "rl.kl.estimator=k3 with rl.kl.placement=reward has a heavy tail, by which one rare token can outweigh the rest; "
+    "take k1, or set rl.kl.allow_k3_in_reward=true."
+)
+
+
+def test_config_warns_beside_the_recipe(demo_recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", demo_recipe, *K3_IN_REWARD]) == 0
+    out, error = capsys.readouterr()
+    assert error == f"megarl: warning: {K3_WARNING}\n"
+    assert "warning" not in out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "warned"),
+    [
+        ([], True),
+        (["rl.kl.allow_k3_in_reward=true"], False),
+        (["rl.kl.estimator=k1"], False),
+        (["rl.kl.placement=loss"], False),
+        (["rl.kl.coefficient=0", "rl.kl.placement=loss"], False),
+        (["rl.steps=0"], False),
+    ],
+)
+def test_k3_in_the_reward_is_warned_of(overrides: list[str], warned: bool, demo_recipe: str) -> None:
+    recipe = load_recipe(demo_recipe, [*K3_IN_REWARD, *overrides]).recipe
+    assert warnings_of(recipe) == ([K3_WARNING] if warned else [])
 
 
 def test_config_looks_at_the_options_of_the_source(demo_recipe: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,15 +66,6 @@ CASES = {
     "tokenizer: {words: ['']}": "tokenizer.words=[\"\"] holds ''; put single characters in tokenizer.alphabet.",
     "tokenizer: {words: [x]}": "tokenizer.words=[\"x\"] holds 'x'; put single characters in tokenizer.alphabet.",
     "tokenizer: {words: [xy, xy]}": ('tokenizer.words=["xy", "xy"] holds \'xy\' more than once; keep one of them.'),
-    "data: {path: rows.jsonl}": (
-        'data.path="rows.jsonl" is not read with data.source=chain_arithmetic; set source=file or drop it.'
-    ),
-    "data: {source: reasoning_gym, eval_path: rows.jsonl}": (
-        'data.eval_path="rows.jsonl" is not read with data.source=reasoning_gym; set source=file or drop it.'
-    ),
-    "data: {demonstration_column: x}": (
-        "data.demonstration_column=x is not read with data.source=chain_arithmetic; set source=file or drop it."
-    ),
     "data: {source: file}": "data.path=null is needed with data.source=file; give a .jsonl or .parquet file.",
     "data: {source: file, path: rows.csv}": (
         'data.path="rows.csv" is neither .jsonl nor .parquet; convert the file to one of them.'

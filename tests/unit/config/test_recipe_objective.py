@@ -73,19 +73,12 @@ CASES = {
         "rl.kl.estimator=k1 with rl.kl.placement=loss has a gradient whose expectation is zero: it only adds noise; "
         "take k2 or k3, or set rl.kl.allow_k1_in_loss=true."
     ),
-    "kl: {placement: reward, importance_weighted: true}": (
-        "rl.kl.importance_weighted=true is read with rl.kl.placement=loss only; drop it."
-    ),
     "kl: {estimator: full, importance_weighted: true}": (
         "rl.kl.importance_weighted=true is about the sampled token, which rl.kl.estimator=full does not read; "
         "drop it or take k2 or k3."
     ),
     "kl: {estimator: full, cap: 5.0}": (
         "rl.kl.cap=5.0 is about the sampled token, which rl.kl.estimator=full does not read; drop it or take k2 or k3."
-    ),
-    "kl: {placement: reward, cap: 5.0}": "rl.kl.cap=5.0 is read with rl.kl.placement=loss only; drop it.",
-    "kl: {coefficient: 0.0, target: 0.1}": (
-        "rl.kl.target=0.1 cannot steer rl.kl.coefficient=0; start from a coefficient above 0."
     ),
     "correction: {weighting: tis}": (
         "rl.correction.weighting=tis does nothing with rl.correction.mode=none; set mode=decoupled or mode=bypass."
@@ -115,6 +108,10 @@ CASES = {
     "correction: {mode: decoupled, weighting: icepop, low: 1.5}": (
         "rl.correction.low=1.5 and high are no band around 1; give low < 1 < high."
     ),
+    "correction: {mode: decoupled, weighting: tis, cap: 0.9}": (
+        "rl.correction.cap=0.9 is below 1, so that it shrinks every token's term where there is no drift too; "
+        "give at least 1."
+    ),
     "{objective: {name: decoupled_ppo}, correction: {mode: decoupled, weighting: tis}}": (
         "rl.correction.weighting=tis corrects a second time what rl.objective.name=decoupled_ppo corrects by its own "
         "ratio to the engine; set weighting=none."
@@ -130,9 +127,6 @@ CASES = {
     "correction: {mode: bypass, veto: 0.0001, normalise: kept}": (
         "rl.correction.normalise=kept needs to know what is kept before the update, which rl.correction.mode=bypass "
         "decides during it; set normalise=all or mode=decoupled."
-    ),
-    "critic: {warmup_steps: 1}": (
-        "rl.critic.warmup_steps=1 trains a critic that rl.advantage=grpo does not have; set it to 0 or take gae."
     ),
     "{steps: 3, advantage: gae, critic: {warmup_steps: 3}}": (
         "rl.critic.warmup_steps=3 leaves no step of rl.steps=3 to the policy; give at most 2."
@@ -160,19 +154,20 @@ CASES = {
         "policy / engine; set weighting=none or mode=decoupled."
     ),
     "entropy: {alarm_share: 0.5, alarm_clip_max: 0.4}": (
-        "rl.entropy.alarm_clip_max=0.4 is not read with rl.entropy.alarm_action=warn; set it to null or raise_clip."
+        "rl.entropy.alarm_clip_max=0.4 is not read with rl.entropy.alarm_action=warn; "
+        "set rl.entropy.alarm_action=raise_clip, or set rl.entropy.alarm_clip_max=null."
     ),
-    "{objective: {name: k2_5}, entropy: {alarm_action: raise_clip}}": (
+    "{objective: {name: k2_5}, entropy: {alarm_share: 0.5, alarm_action: raise_clip}}": (
         "rl.entropy.alarm_action=raise_clip raises clip_high, which rl.objective.name=k2_5 does not have; "
         "set warn or stop."
     ),
-    "{objective: {name: my_package.loss}, entropy: {alarm_action: raise_clip}}": (
+    "{objective: {name: my_package.loss}, entropy: {alarm_share: 0.5, alarm_action: raise_clip}}": (
         "rl.entropy.alarm_action=raise_clip raises clip_high, which rl.objective.name=my_package.loss does not have; "
         "set warn or stop."
     ),
     "{objective: {clip_high: 0.2}, entropy: {alarm_action: raise_clip, alarm_clip_max: 0.4}}": (
-        "rl.entropy.alarm_share=null sets off no alarm for rl.entropy.alarm_action=raise_clip; "
-        "give the share, such as 0.5."
+        "rl.entropy.alarm_action=raise_clip is not read with rl.entropy.alarm_share=null; "
+        "give rl.entropy.alarm_share, or set rl.entropy.alarm_action=warn."
     ),
     "entropy: {alarm_share: 0.5, alarm_action: raise_clip, alarm_clip_max: 0.4}": (
         "rl.objective.clip_high=null gives rl.entropy.alarm_action=raise_clip nothing to start from; give a value."
@@ -222,6 +217,7 @@ ALLOWED = (
     "correction: {mode: decoupled, reject_k3: 0.01}",
     "correction: {mode: decoupled, reject_token: [0, 1.1], reject_sequence: [0.5, 2], reject_geometric: [0.99, 1.01]}",
     "correction: {mode: decoupled, weighting: icepop, low: 0.9, high: 1.1}",
+    "correction: {mode: decoupled, weighting: tis, cap: 1.0}",
     "{objective: {name: decoupled_ppo}, correction: {mode: decoupled, veto: 0.0001}}",
     "{objective: {name: dppo_tv}, correction: {mode: bypass, reject_token: [0.9, 1.1]}}",
     "{steps: 3, advantage: gae, critic: {warmup_steps: 2}}",

@@ -84,6 +84,22 @@ def test_token_without_an_engine_log_prob_is_taken_out(name: str, weighting: str
     assert not any(tensor.any() for tensor in nothing)
 
 
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("junk", [math.nan, math.inf])
+def test_weights_formed_before_the_update_are_not_read_where_hidden(name: str, junk: float) -> None:
+    batch = shifted_batch(MILD, 4)
+    correction = Correction([RULES["token"][0]], TIS())
+    corrected_before = correction(batch.given("old_log_probs_BT"), batch.given("rollout_log_probs_BT"), batch.mask_BT)
+    dropped = ~corrected_before.keep_BT
+    assert (batch.mask_BT & dropped).any()
+    clean = replace(
+        batch, correction_weights_BT=corrected_before.weights_BT, correction_keep_BT=corrected_before.keep_BT
+    )
+    spoilt_weights = corrected_before.weights_BT.masked_fill(dropped, junk)
+    objective = CorrectedObjective(CASES[name][0], correction)
+    identical(objective, clean, replace(clean, correction_weights_BT=spoilt_weights, correction_keep_BT=~dropped))
+
+
 @pytest.mark.parametrize("objective", [GRPO(), GSPO(0.2, 0.2)])
 def test_a_rejected_response_leaves_the_others_as_they_are(objective: GRPO | GSPO) -> None:
     whole = CorrectedObjective(objective, Correction([RejectSequences()], TIS()))

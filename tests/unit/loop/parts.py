@@ -1,4 +1,4 @@
-"""A run of which only the recipe and the state exist: for what reads no other part of it."""
+"""A run of which only the recipe, the state and the parts given exist: for what reads no other."""
 
 from dataclasses import fields
 from typing import Any
@@ -8,8 +8,8 @@ from megarl.config.schema import Recipe
 from megarl.loop.run import Run
 
 
-def run_without_parts(recipe: Recipe) -> Run:
-    """The run; using any other part of it fails."""
-    parts: dict[str, Any] = {field.name: None for field in fields(Run)}
+def run_without_parts(recipe: Recipe, **given: Any) -> Run:
+    """The run; using a part that is not given fails."""
+    parts: dict[str, Any] = {field.name: None for field in fields(Run)} | given
     state = RunState(phase="rl", kl_coefficient=recipe.rl.kl.coefficient)
     return Run(**{**parts, "recipe": recipe, "state": state, "warned_of_entropy": False})

@@ -74,6 +74,18 @@ def test_the_mode_decides_what_is_needed(mode: str) -> None:
     assert ("old_log_probs_BT" in needs) == (mode == "decoupled")
 
 
+@pytest.mark.parametrize(("mode", "sampler"), [("none", "old"), ("decoupled", "old"), ("bypass", "rollout")])
+def test_a_weighted_kl_takes_the_ratio_of_the_objective(mode: str, sampler: str) -> None:
+    recipe = Recipe()
+    recipe.rl.kl.importance_weighted = True
+    if mode != "none":
+        recipe.rl.correction = CorrectionConfig(mode=mode, veto=1e-4)
+    loss = build_policy_loss(recipe, 0.5)
+    assert isinstance(loss, EntropyBonus) and isinstance(loss.inner, KLPenalty)
+    assert loss.inner.bypass == (mode == "bypass")
+    assert f"{sampler}_log_probs_BT" in loss.needs
+
+
 RULES = {
     "reject_token": ([0.9, 1.1], RejectTokens(0.9, 1.1)),
     "reject_sequence": ([0.5, 2.0], RejectSequences(0.5, 2.0)),

@@ -34,7 +34,8 @@ def update_batch(seed: int = 0) -> TrainBatch:
     ids_BT = torch.zeros(ROWS, WIDTH, dtype=torch.int64)
     old_BT = uniform(-4, 0, (ROWS, WIDTH), seed).float().masked_fill(~mask_BT, math.nan)
     advantages_BT = uniform(-2, 2, (ROWS, WIDTH), seed + 1).float()
-    return TrainBatch(ids_BT, ids_BT, mask_BT, advantages_BT=advantages_BT, old_log_probs_BT=old_BT)
+    lengths_B = torch.full((len(ids_BT),), ids_BT.shape[1])
+    return TrainBatch(ids_BT, ids_BT, mask_BT, lengths_B, advantages_BT=advantages_BT, old_log_probs_BT=old_BT)
 
 
 def selection(run: Run, batch: TrainBatch, update: int = 0) -> Tensor:
@@ -72,7 +73,7 @@ def test_clip_cov_draws_by_seed_step_and_update() -> None:
 
 def test_a_rank_and_a_micro_batch_have_their_rows_of_it() -> None:
     selected, _ = with_selection(selecting_run("kl_cov", 0.2), update_batch(), 0)
-    parts = torch.cat([part.selected_BT for part in selected.micro_batches(2) if part.selected_BT is not None])
+    parts = torch.cat([part.selected_BT for part in selected.parts(2) if part.selected_BT is not None])
     assert selected.selected_BT is not None and torch.equal(parts, selected.selected_BT)
 
 

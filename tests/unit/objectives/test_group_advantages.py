@@ -13,11 +13,12 @@ from megarl.objectives import ADVANTAGES, Rewarded
 from tests.unit.objectives.reference import ragged_mask, uniform
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
-FORMULAS: dict[str, Callable[[Array], Array]] = {
-    "grpo": lambda r: (r - r.mean()) / (r.std(ddof=1) + 1e-6),
-    "dr_grpo": lambda r: r - r.mean(),
-    "rloo": lambda r: np.array([r[i] - np.delete(r, i).mean() for i in range(len(r))]),
-    "max_rl": lambda r: (r - r.mean()) / r.mean(),
+# Of a group's rewards less their penalties, and of the rewards alone.
+FORMULAS: dict[str, Callable[[Array, Array], Array]] = {
+    "grpo": lambda r, alone: (r - r.mean()) / (alone.std(ddof=1) + 1e-6),
+    "dr_grpo": lambda r, _: r - r.mean(),
+    "rloo": lambda r, _: np.array([r[i] - np.delete(r, i).mean() for i in range(len(r))]),
+    "max_rl": lambda r, _: (r - r.mean()) / r.mean(),
 }
 
 
@@ -30,7 +31,7 @@ def rewarded(rewards: Sequence[float], ids: Sequence[str], **other: Any) -> Rewa
 
 def by_numpy(name: str, batch: Rewarded) -> Tensor:
     """The formula, group by group, on each response's trained tokens."""
-    rewards = batch.rewards_B.double().numpy()
+    alone = rewards = batch.rewards_B.double().numpy()
     if batch.token_penalties_BT is not None:
         hidden = np.where(batch.mask_BT.numpy(), batch.token_penalties_BT.double().numpy(), 0.0)
         rewards = rewards - hidden.sum(axis=1)
@@ -38,8 +39,9 @@ def by_numpy(name: str, batch: Rewarded) -> Tensor:
     advantages = np.zeros(len(rewards))
     for prompt_id in set(batch.prompt_ids):
         rows = (ids == prompt_id) & valid
-        if rows.sum() > 1 and len(set(rewards[rows])) > 1:
-            advantages[rows] = FORMULAS[name](rewards[rows])
+        compared = alone if name == "grpo" else rewards
+        if rows.sum() > 1 and len(set(compared[rows])) > 1:
+            advantages[rows] = FORMULAS[name](rewards[rows], alone[rows])
     return torch.from_numpy(advantages[:, None] * (batch.mask_BT.numpy() & valid[:, None]))
 
 
@@ -64,7 +66,7 @@ def test_advantage_is_its_formula(name: str, seed: int, penalised: bool) -> None
     assert advantages.dtype == torch.float32 and advantages.shape == (26, 5)
     torch.testing.assert_close(advantages.double(), by_numpy(name, batch), rtol=1e-6, atol=1e-7)
     assert (advantages[22] == 0).all()
-    assert penalised or (advantages[-3:] == 0).all()
+    assert (penalised and name != "grpo") or (advantages[-3:] == 0).all()
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
@@ -125,6 +127,38 @@ def test_nothing_valid_and_nothing_trained_are_zero(name: str) -> None:
     batch = random_batch(1, baselines_B=torch.zeros(26))
     assert not ADVANTAGES[name](replace(batch, valid_B=torch.zeros(26, dtype=torch.bool))).any()
     assert not ADVANTAGES[name](replace(batch, mask_BT=torch.zeros_like(batch.mask_BT))).any()
+
+
+def with_kl(rewards: Sequence[float], kl: Sequence[float], coefficient: float) -> Rewarded:
+    """One group, whose responses each cost coefficient * kl on their first token."""
+    penalties = torch.zeros(len(kl), 3, dtype=torch.float64)
+    penalties[:, 0] = coefficient * torch.tensor(kl, dtype=torch.float64)
+    return rewarded(rewards, ["p"] * len(kl), token_penalties_BT=penalties)
+
+
+@pytest.mark.parametrize("coefficient", [1e-9, 1e-3, 1.0])
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_grpo_learns_nothing_from_the_kl_of_equal_rewards(coefficient: float, reward: float) -> None:
+    assert not ADVANTAGES["grpo"](with_kl([reward] * 4, [0.3, -0.1, 0.2, 0.0], coefficient)).any()
+
+
+def test_grpo_does_not_scale_a_kl_by_its_own_spread() -> None:
+    """The KL's part of an advantage grows with its coefficient; divided by its own spread it would not."""
+    rewards, kl = [1.0, 0.0, 0.0, 1.0], [0.3, -0.1, 0.2, 0.0]
+    plain = ADVANTAGES["grpo"](with_kl(rewards, kl, 0.0)).double()
+    one, ten = (ADVANTAGES["grpo"](with_kl(rewards, kl, beta)).double() - plain for beta in (0.1, 1.0))
+    # fp32 advantages of size 1 have a rounding of 6e-8 each, and a difference of two is multiplied by 10
+    torch.testing.assert_close(ten, 10 * one, rtol=0.0, atol=2e-6)
+    assert one.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["dr_grpo", "rloo"])
+def test_estimators_without_a_deviation_keep_the_kl_at_its_scale(name: str) -> None:
+    """R - beta KL is their reward, as RLOO's paper has it, equal rewards or not."""
+    kl = [0.3, -0.1, 0.2, 0.0]
+    advantages = ADVANTAGES[name](with_kl([1.0] * 4, kl, 0.01))[:, 0].double()
+    wanted = -0.01 * (torch.tensor(kl, dtype=torch.float64) - 0.1) * (4 / 3 if name == "rloo" else 1)
+    torch.testing.assert_close(advantages, wanted, rtol=1e-5, atol=1e-9)
 
 
 def test_two_rewards_by_hand() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from megarl.objectives import GRPO, KLPenalty, ObjectiveOutput, TokenBatch
-from tests.unit.objectives.batches import SHIFTS, close, shifted_batch, value_and_gradient
+from tests.unit.objectives.batches import SHIFTS, close, identical, shifted_batch, spoilt, value_and_gradient
 from tests.unit.objectives.reference import BOUND, uniform
 
 VOCAB = 6
@@ -108,6 +108,43 @@ def test_the_exact_kl_is_added_as_it_is() -> None:
         penalty(batch)
 
 
+@pytest.mark.parametrize("name", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("cap", [None, 0.4])
+def test_bypass_takes_the_engine_for_the_sampler(name: str, cap: float | None) -> None:
+    """The ratio is policy / engine, whatever the trainer's old log-probs are."""
+    batch = shifted_batch(SHIFTS["mixed"], 9)
+    bypass = KLPenalty(Nothing(), 0.04, name, importance_weighted=True, cap=cap, bypass=True)
+    by_old = replace(bypass, bypass=False)
+    assert bypass.needs == {"reference_log_probs_BT", "rollout_log_probs_BT"}
+    engine_as_old = replace(batch, old_log_probs_BT=batch.rollout_log_probs_BT)
+    identical(bypass, batch, replace(batch, old_log_probs_BT=None))
+    got = value_and_gradient(bypass, batch)
+    assert all(torch.equal(*pair) for pair in zip(got, value_and_gradient(by_old, engine_as_old), strict=True))
+    assert not torch.allclose(got[0], value_and_gradient(by_old, batch)[0])
+    if cap is None:
+        close(got, expected(engine_as_old, name, 0.04, weighted=True))
+
+
+@pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf])
+def test_token_without_an_engine_log_prob_has_no_term_in_bypass(junk: float) -> None:
+    batch = shifted_batch(SHIFTS["e^+-1"], 9)
+    bypass = KLPenalty(Nothing(), 0.04, importance_weighted=True, bypass=True)
+    missing = torch.zeros_like(batch.mask_BT)
+    missing[1, 3] = True
+    assert batch.mask_BT[1, 3]
+    got = value_and_gradient(bypass, spoilt(batch, missing, junk, ["rollout_log_probs_BT"]))
+    wanted = value_and_gradient(bypass, replace(batch, mask_BT=batch.mask_BT & ~missing))
+    assert all(torch.equal(*pair) for pair in zip(got, wanted, strict=True))
+
+
+def test_a_trainer_without_a_log_prob_is_no_silent_zero() -> None:
+    batch = shifted_batch(SHIFTS["e^+-1"], 9)
+    hole = torch.zeros_like(batch.mask_BT)
+    hole[1, 3] = True
+    weighted = KLPenalty(Nothing(), 0.04, importance_weighted=True)
+    assert weighted(spoilt(batch, hole, math.nan, ["old_log_probs_BT"])).loss_BT[1, 3].isnan()
+
+
 def test_large_coefficients_are_counted() -> None:
     old = torch.full((1, 3), -5.0, dtype=torch.float64)
     reference = old + torch.tensor([[4.0, 2.0, 0.0]])
@@ -124,11 +161,16 @@ def logits(seed: int) -> Tensor:
 
 
 def expected_gradient(penalty: KLPenalty, policy: Tensor, sampler: Tensor, reference: Tensor) -> Tensor:
-    """Gradient by the policy's logits of the term's expectation over tokens of `sampler`, by enumerating them."""
+    """Gradient by the policy's logits of the term's expectation over tokens of `sampler`, by enumerating them.
+
+    In bypass mode the sampler is the engine, and the trainer's old policy is another one.
+    """
     policy = policy.clone().requires_grad_()
     log_probs = policy.log_softmax(-1)[:, None]
     old, ref = (other.log_softmax(-1)[:, None] for other in (sampler, reference))
-    batch = TokenBatch(log_probs, torch.ones_like(old, dtype=torch.bool), old, None, old, None, ref)
+    mask, other = torch.ones_like(old, dtype=torch.bool), old + uniform(-1, 1, old.shape, 3)
+    sampled = (other, old) if penalty.bypass else (old, other)
+    batch = TokenBatch(log_probs, mask, old, None, *sampled, ref)
     (gradient,) = torch.autograd.grad((penalty(batch).loss_BT * old.exp()).sum(), policy)
     return gradient
 
@@ -154,9 +196,10 @@ def test_on_policy_gradients_are_those_of_the_table(seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["k1", "k3"])
 @pytest.mark.parametrize("off_policy", [False, True])
-def test_importance_weighted_gradient_is_the_reverse_kls(name: str, off_policy: bool) -> None:
+@pytest.mark.parametrize("bypass", [False, True])
+def test_importance_weighted_gradient_is_the_reverse_kls(name: str, off_policy: bool, bypass: bool) -> None:
     policy, reference = logits(5), logits(6)
     sampler = logits(7) if off_policy else policy
-    penalty = KLPenalty(Nothing(), 1.0, name, importance_weighted=True)
+    penalty = KLPenalty(Nothing(), 1.0, name, importance_weighted=True, bypass=bypass)
     got = expected_gradient(penalty, policy, sampler, reference)
     torch.testing.assert_close(got, divergence_gradient(policy, reference, reverse=True))

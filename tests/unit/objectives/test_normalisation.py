@@ -60,10 +60,11 @@ def test_any_split_gives_the_same_loss_and_gradient(mode: str, sizes: tuple[int,
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-6, atol=0.0)
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("junk", [math.nan, math.inf])
-def test_what_a_hidden_token_holds_is_not_read(junk: float) -> None:
+def test_what_a_hidden_token_holds_is_not_read(mode: str, junk: float) -> None:
     loss = uniform(-1, 1, (ROWS, WIDTH), 4).float()
-    weights = token_weights(MASK, "token_mean", TOKENS, RESPONSES)
+    weights = token_weights(MASK, mode, TOKENS, RESPONSES)
     spoilt = loss.masked_fill(~MASK, junk).requires_grad_()
     total = weighted_sum(spoilt, weights)
     assert torch.equal(total.detach(), weighted_sum(loss, weights))

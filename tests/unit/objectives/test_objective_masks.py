@@ -2,23 +2,25 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 
 from megarl.objectives import DPPOTV, SFT, DecoupledPPO, EntropyBonus, KLPenalty, Objective, TokenBatch
+from megarl.objectives.kl import ESTIMATORS
 from tests.unit.objectives.batches import CASES, SHIFTS, identical, shifted_batch, spoilt, value_and_gradient
 
 WHOLE: dict[str, Objective] = {
     name: EntropyBonus(KLPenalty(objective, 0.04), 0.1) for name, (objective, _) in CASES.items()
 }
 WHOLE |= {
-    "k1": KLPenalty(CASES["grpo"][0], 0.1, "k1"),
-    "k2 weighted, capped": KLPenalty(CASES["grpo"][0], 0.1, "k2", importance_weighted=True, cap=0.5),
-    "k3 weighted": KLPenalty(CASES["grpo"][0], 0.1, "k3", importance_weighted=True),
-    "k3 capped": KLPenalty(CASES["grpo"][0], 0.1, "k3", cap=0.5),
-    "sft": SFT(),
+    f"{name}, {sampler}, cap {cap}": KLPenalty(
+        CASES["grpo"][0], 0.1, name, importance_weighted=sampler != "unweighted", cap=cap, bypass=sampler == "engine"
+    )
+    for name, sampler, cap in product(ESTIMATORS, ("unweighted", "old", "engine"), (None, 0.5))
 }
+WHOLE["sft"] = SFT()
 
 
 @pytest.mark.parametrize("objective", WHOLE.values(), ids=list(WHOLE))
