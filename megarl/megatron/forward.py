@@ -12,9 +12,11 @@ from megatron.core.utils import get_model_config
 from torch import Tensor
 
 from megarl.megatron.batch import TrainBatch
+from megarl.megatron.head import deferred_weight
+from megarl.megatron.local_loss import FIELDS, local_loss
 from megarl.megatron.model_input import ModelInput, model_input
 from megarl.megatron.scores import Scorer, Scores
-from megarl.objectives.batch import Objective, Sum, TokenBatch
+from megarl.objectives.batch import Objective, Sum, TokenBatch, is_token_local
 from megarl.objectives.normalisation import Normalisation, weighted_sum
 
 DEFAULT = Normalisation()
@@ -67,10 +69,16 @@ def policy_forward_step(
         inputs = input_for(model, batch)
 
         def loss_func(output_bsX: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-            output = objective(_token_batch(batch, scorer(model, output_bsX, batch, inputs)))
             weights_BT = normalisation.weights(batch.mask_BT, total_tokens, total_responses)
-            loss = weighted_sum(output.loss_BT, weights_BT)
-            sums = {"loss": (loss.detach(), batch.mask_BT.sum()), **output.metrics}
+            weight_VH = deferred_weight(model)
+            if weight_VH is not None and is_token_local(objective):
+                loss, sums = local_loss(
+                    objective, model, output_bsX, weight_VH, batch, inputs, weights_BT, vocab_size, temperature
+                )
+            else:
+                output = objective(_token_batch(batch, scorer(model, output_bsX, batch, inputs)))
+                loss = weighted_sum(output.loss_BT, weights_BT)
+                sums = {"loss": (loss.detach(), batch.mask_BT.sum()), **output.metrics}
             # Megatron-core adds the tokens up over context-parallel ranks too
             return loss, inputs.take(batch.mask_BT).sum().int(), stacked(sums)
 
@@ -123,11 +131,5 @@ def _token_batch(batch: TrainBatch, scores: Scores) -> TokenBatch:
         mask_BT=batch.mask_BT,
         entropy_BT=scores.entropy_BT,
         reference_kl_BT=scores.reference_kl_BT,
-        advantages_BT=batch.advantages_BT,
-        old_log_probs_BT=batch.old_log_probs_BT,
-        rollout_log_probs_BT=batch.rollout_log_probs_BT,
-        reference_log_probs_BT=batch.reference_log_probs_BT,
-        correction_weights_BT=batch.correction_weights_BT,
-        correction_keep_BT=batch.correction_keep_BT,
-        selected_BT=batch.selected_BT,
+        **{name: getattr(batch, name) for name in FIELDS},
     )

@@ -43,7 +43,8 @@ class _HeadLogProbs(torch.autograd.Function):
         log_z_N, log_probs_N, entropy_N = (hidden_NH.new_empty(len(targets_N), dtype=torch.float32) for _ in range(3))
         for rows in chunks(len(targets_N), len(weight_VH)):
             logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
-            log_z_N[rows], log_probs_N[rows], entropy_N[rows] = log_partition(logits, targets_N[rows], shard)
+            top, log_sum, log_probs_N[rows], entropy_N[rows] = log_partition(logits, targets_N[rows], shard)
+            log_z_N[rows] = top + log_sum
         ctx.save_for_backward(hidden_NH, weight_VH, targets_N, log_z_N, entropy_N)
         ctx.temperature, ctx.shard = temperature, shard
         ctx.set_materialize_grads(False)

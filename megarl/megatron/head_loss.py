@@ -57,14 +57,14 @@ def _run(
     grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32)
     for rows in chunks(len(targets_N), len(weight_VH)):
         logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
-        log_z, log_probs, entropy = log_partition(logits, targets_N[rows], shard)
+        _, log_sum, log_probs, entropy = log_partition(logits, targets_N[rows], shard)
         with torch.enable_grad():
             leaves = (log_probs.detach().requires_grad_(), entropy.detach().requires_grad_())
             chunk_loss = token_loss(*leaves, rows)
         by_log_probs, by_entropy = torch.autograd.grad(chunk_loss, leaves, allow_unused=True)
         loss += chunk_loss.detach()
         grad = softmax_gradient(
-            logits, targets_N[rows], log_z, entropy, by_log_probs, by_entropy, temperature, shard
+            logits, targets_N[rows], log_sum, entropy, by_log_probs, by_entropy, temperature, shard
         ).to(hidden_NH.dtype)
         torch.mm(grad, weight_VH, out=grad_hidden_NH[rows])
         add_product(grad_weight_VH, grad, hidden_NH[rows])

@@ -85,13 +85,18 @@ def chunks(tokens: int, columns: int) -> Iterator[slice]:
     return (slice(begin, begin + size) for begin in range(0, tokens, size))
 
 
-def log_partition(logits_NV: Tensor, targets_N: Tensor, shard: VocabularyShard) -> tuple[Tensor, Tensor, Tensor]:
-    """One chunk's log-partition, log-prob of the target and entropy, each [N] and over the whole vocabulary.
+def log_partition(
+    logits_NV: Tensor, targets_N: Tensor, shard: VocabularyShard
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One chunk's partition sums, log-probs and entropies, each [N] and over the whole vocabulary.
 
     Args:
-        logits_NV: what `scaled_logits` gave; overwritten.
+        logits_NV: what `scaled_logits` gave; it is left with its rows' largest logits taken off.
         targets_N: token ids, of the whole vocabulary.
         shard: which columns these are.
+
+    Returns:
+        The largest logit; the log-partition less that; the log-prob of the target; the entropy.
     """
     top_N = shard.reduce(logits_NV.amax(dim=-1), dist.ReduceOp.MAX)
     shifted_NV = logits_NV.sub_(top_N[:, None])
@@ -102,7 +107,7 @@ def log_partition(logits_NV: Tensor, targets_N: Tensor, shard: VocabularyShard) 
     total_N = exponentials_NV.sum(-1)
     sums = shard.reduce(torch.stack([total_N, exponentials_NV.mul_(shifted_NV).sum(-1), target_N]))
     log_sum_N = sums[0].log()
-    return top_N + log_sum_N, sums[2] - log_sum_N, log_sum_N - sums[1] / sums[0]
+    return top_N, log_sum_N, sums[2] - log_sum_N, log_sum_N - sums[1] / sums[0]
 
 
 def log_sum_exp(logits_NV: Tensor, shard: VocabularyShard) -> Tensor:
@@ -124,10 +129,10 @@ def softmax_gradient(
     """Gradient [N, V] of one chunk's logits before the temperature, from those of its log-probs and entropies.
 
     Args:
-        logits_NV: what `scaled_logits` gave; overwritten.
+        logits_NV: what `scaled_logits` gave, or that less one number a row; overwritten.
         targets_N: token ids, of the whole vocabulary.
-        log_z_N: of the forward pass; likewise entropy_N.
-        entropy_N: see there.
+        log_z_N: log-partition of those.
+        entropy_N: of the forward pass.
         grad_log_probs_N: of the loss; likewise grad_entropy_N. None where the loss does not read them.
         grad_entropy_N: see there.
         temperature: divided the logits.
@@ -162,7 +167,8 @@ class _TokenLogProbs(torch.autograd.Function):
         log_z_N, log_probs_N, entropy_N = (logits_NV.new_empty(len(targets_N), dtype=torch.float32) for _ in range(3))
         for rows in chunks(*logits_NV.shape):
             logits = scaled_logits(logits_NV[rows].to(torch.float32, copy=True), temperature, shard)
-            log_z_N[rows], log_probs_N[rows], entropy_N[rows] = log_partition(logits, targets_N[rows], shard)
+            top, log_sum, log_probs_N[rows], entropy_N[rows] = log_partition(logits, targets_N[rows], shard)
+            log_z_N[rows] = top + log_sum
         ctx.save_for_backward(logits_NV, targets_N, log_z_N, entropy_N)
         ctx.temperature, ctx.shard = temperature, shard
         ctx.set_materialize_grads(False)

@@ -92,3 +92,11 @@ class Selects(Protocol):
         Returns:
             bool [B, T].
         """
+
+
+def is_token_local(objective: Objective) -> bool:
+    """Whether the objective says that a token's term reads no other token's tensors, by `token_local = True`.
+
+    Its gradient can then be formed chunk by chunk. One that says nothing sees whole responses.
+    """
+    return bool(getattr(objective, "token_local", False))

@@ -26,6 +26,7 @@ class CISPO:
     clip_low: float = 1.0
     clip_high: float = 4.0
     needs: ClassVar[frozenset[str]] = frozenset({"advantages_BT", "old_log_probs_BT"})
+    token_local: ClassVar[bool] = True
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """See the module's formula."""

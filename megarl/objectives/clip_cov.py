@@ -41,6 +41,7 @@ class ClipCov:
     cov_low: float = CLIP_COV_BAND[0]
     cov_high: float = CLIP_COV_BAND[1]
     needs: ClassVar[frozenset[str]] = frozenset({"advantages_BT", "old_log_probs_BT", "selected_BT"})
+    token_local: ClassVar[bool] = True
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """See the module's formula."""

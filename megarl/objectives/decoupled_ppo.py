@@ -27,6 +27,7 @@ class DecoupledPPO:
     clip_low: float = 0.2
     clip_high: float = 0.2
     needs: ClassVar[frozenset[str]] = frozenset({"advantages_BT", "old_log_probs_BT", "rollout_log_probs_BT"})
+    token_local: ClassVar[bool] = True
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """See the module's formula."""

@@ -29,6 +29,7 @@ class DPPOTV:
 
     delta: float = 0.2
     needs: ClassVar[frozenset[str]] = frozenset({"advantages_BT", "rollout_log_probs_BT"})
+    token_local: ClassVar[bool] = True
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """See the module's formula."""

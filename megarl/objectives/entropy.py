@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megarl.objectives.batch import Objective, ObjectiveOutput, TokenBatch
+from megarl.objectives.batch import Objective, ObjectiveOutput, TokenBatch, is_token_local
 from megarl.objectives.masked import masked, masked_log_ratio, masked_sum
 
 
@@ -22,6 +22,11 @@ class EntropyBonus:
     def needs(self) -> frozenset[str]:
         """What the objective needs."""
         return self.inner.needs
+
+    @property
+    def token_local(self) -> bool:
+        """Whether the objective is."""
+        return is_token_local(self.inner)
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """The objective's loss terms with the bonus taken off."""

@@ -32,6 +32,7 @@ class K25:
     ratio_high: float = 1.1
     tau: float = 1e-3
     needs: ClassVar[frozenset[str]] = frozenset({"advantages_BT", "old_log_probs_BT"})
+    token_local: ClassVar[bool] = True
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """See the module's formula."""

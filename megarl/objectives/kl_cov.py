@@ -33,6 +33,7 @@ class KLCov:
     cov_share: float = 2e-4
     beta: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset({"advantages_BT", "old_log_probs_BT", "selected_BT"})
+    token_local: ClassVar[bool] = True
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """See the module's formula."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from megarl.objectives.batch import Objective, ObjectiveOutput, TokenBatch
+from megarl.objectives.batch import Objective, ObjectiveOutput, TokenBatch, is_token_local
 from megarl.objectives.kl import COEFFICIENTS, ESTIMATORS, k1, k3
 from megarl.objectives.masked import masked, masked_difference, masked_log_ratio, masked_sum
 
@@ -39,6 +39,11 @@ class KLPenalty:
         own = {"reference_log_probs_BT"} if self.coefficient else set()
         own = own | ({"reference_kl_BT"} if self.coefficient and self.estimator == "full" else set())
         return self.inner.needs | own | ({self._sampler} if self.importance_weighted else set())
+
+    @property
+    def token_local(self) -> bool:
+        """Whether the objective is; the exact KL is formed elsewhere."""
+        return is_token_local(self.inner) and not (self.coefficient and self.estimator == "full")
 
     @property
     def _sampler(self) -> str:

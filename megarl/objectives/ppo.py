@@ -32,6 +32,7 @@ class PPO:
     clip_high: float = 0.2
     dual_clip: float | None = None
     needs: ClassVar[frozenset[str]] = frozenset({"advantages_BT", "old_log_probs_BT"})
+    token_local: ClassVar[bool] = True
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """See the module's formula."""

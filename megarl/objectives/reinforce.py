@@ -16,6 +16,7 @@ class Reinforce:
     """-A log policy."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"advantages_BT"})
+    token_local: ClassVar[bool] = True
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """See the module's formula."""

@@ -12,6 +12,7 @@ class SFT:
     """-log policy on the demonstration's tokens."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
+    token_local: ClassVar[bool] = True
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """The loss terms, in nats a token."""

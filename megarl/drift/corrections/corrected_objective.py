@@ -7,7 +7,8 @@ from torch import Tensor
 
 from megarl.drift.corrections.correction import Corrected, Correction
 from megarl.drift.corrections.opsm import OPSM
-from megarl.objectives.batch import Objective, ObjectiveOutput, Sum, TokenBatch
+from megarl.drift.corrections.rejection import RejectTokens
+from megarl.objectives.batch import Objective, ObjectiveOutput, Sum, TokenBatch, is_token_local
 from megarl.objectives.masked import masked_difference, masked_sum
 
 
@@ -35,6 +36,12 @@ class CorrectedObjective:
         """What the objective needs, and the engine's log-probs; in bypass mode they stand in for the old ones."""
         needs = self.inner.needs | {"rollout_log_probs_BT"} | ({"advantages_BT"} if self.opsm else set())
         return needs - {"old_log_probs_BT"} if self.bypass else needs | {"old_log_probs_BT"}
+
+    @property
+    def token_local(self) -> bool:
+        """Whether the objective and all that corrects it look at single tokens."""
+        by_token = all(isinstance(rule, RejectTokens) for rule in self.correction.rules)
+        return is_token_local(self.inner) and by_token and self.opsm is None
 
     def __call__(self, batch: TokenBatch) -> ObjectiveOutput:
         """The objective's loss terms on the tokens that stay, each under its weight."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from megarl.megatron import log_probs as module
 from megarl.megatron.exact_kl import exact_kl
 from megarl.megatron.head_log_probs import head_log_probs
+from megarl.megatron.head_loss import head_loss
 from megarl.megatron.log_probs import VocabularyShard
 
 VOCAB, COLUMNS, HIDDEN = 11, 13, 6
@@ -77,6 +78,34 @@ def test_log_probs_and_entropies(temperature: float, tokens: int, chunk: int, mo
         assert got.dtype == torch.float32
         # a logit of size 10 in fp32 is off by 1e-6, and so is all that follows from it
         torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 7])
+@pytest.mark.parametrize("chunk", [3, 4096])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_loss_with_its_gradient_formed_in_the_forward_pass(
+    tokens: int, chunk: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same arithmetic as with the logits formed anew; the loss is not linear, so each token needs its own slope."""
+    monkeypatch.setattr(module, "CHUNK_BYTES", chunk * 4 * COLUMNS)
+    it = case(tokens, dtype=dtype)
+
+    def token_loss(log_probs: Tensor, entropy: Tensor, rows: slice) -> Tensor:
+        return (it.log_prob_weights[rows] * log_probs.exp() + it.entropy_weights[rows] * entropy.square()).sum()
+
+    got = head_loss(it.hidden, it.weight, it.targets, 0.6, SHARD, token_loss)
+    wanted = token_loss(*head_log_probs(it.hidden, it.weight, it.targets, 0.6, SHARD), slice(None))
+    torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-6)
+    # a scale from outside, as the schedule's and the optimizer's
+    gradients = [torch.autograd.grad(3 * loss, (it.hidden, it.weight)) for loss in (got, wanted)]
+    for gradient, exact in zip(*gradients, strict=True):
+        assert gradient.dtype == dtype
+        if tokens:
+            # bf16 rounds a token's slope, each product and their sum, and here the factor 3 comes before or after that
+            bound = 1e-5 if dtype == torch.float32 else 2**-6
+            assert (gradient - exact).abs().max() <= bound * exact.abs().max()
+    with torch.no_grad():
+        assert torch.equal(head_loss(it.hidden, it.weight, it.targets, 0.6, SHARD, token_loss), got)
 
 
 def test_padding_of_the_vocabulary_has_no_gradient() -> None:
