@@ -62,7 +62,8 @@ def load_tensors(
     # the optimizer casts its state to each parameter's dtype, which torch refuses to track
     with torch.no_grad():
         loaded = dist_checkpointing.load(_sharded_state(trainee, with_optimizer, is_loading=True), str(folder / name))
-        trainee.model.load_state_dict(loaded["model"])
+        for index, model in enumerate(trainee.models):
+            model.load_state_dict(loaded[f"model{index}"])
         if with_optimizer:
             trainee.optimizer.load_state_dict(loaded["optimizer"])
     trainee.has_stepped = with_optimizer
@@ -78,10 +79,13 @@ def _rng_name(trainee: Trainee) -> str:
 
 
 def _sharded_state(trainee: Trainee, with_optimizer: bool, *, is_loading: bool) -> dict[str, Any]:
-    model = trainee.model.sharded_state_dict(metadata=dict(_METADATA))
-    state = {"model": model, "scheduler": trainee.scheduler.state_dict()}
+    models = {
+        f"model{index}": model.sharded_state_dict(metadata=dict(_METADATA))
+        for index, model in enumerate(trainee.models)
+    }
+    state = {**models, "scheduler": trainee.scheduler.state_dict()}
     if with_optimizer:
-        optimizer = trainee.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=dict(_METADATA))
+        optimizer = trainee.optimizer.sharded_state_dict(models, is_loading=is_loading, metadata=dict(_METADATA))
         state["optimizer"] = optimizer
     return state
 

@@ -57,11 +57,33 @@ def head_dim_is_even(recipe: Recipe) -> None:
         raise refusal("model.head_dim", size, reason, f"give {size - 1} or {size + 1}")
 
 
-def pipeline_divides_layers(recipe: Recipe) -> None:
-    """Every pipeline stage must hold the same number of layers."""
-    stages, layers = recipe.parallel.pipeline, recipe.model.num_layers
-    if layers % stages:
-        raise refusal("parallel.pipeline", stages, f"does not divide model.num_layers={layers}", "give a divisor of it")
+def stages_hold_the_layers(recipe: Recipe) -> None:
+    """Every pipeline stage holds the same number of layers, or the number that the recipe gives it."""
+    parallel, layers = recipe.parallel, recipe.model.num_layers
+    given = parallel.pipeline_layers
+    if given is not None:
+        if len(given) != parallel.stages:
+            reason = f"does not name the layers of parallel.pipeline*parallel.virtual={parallel.stages} stages"
+            raise refusal("parallel.pipeline_layers", given, reason, f"give {parallel.stages} numbers")
+        if min(given) < 1 or sum(given) != layers:
+            reason = f"does not share out model.num_layers={layers}"
+            raise refusal("parallel.pipeline_layers", given, reason, f"give numbers from 1 up whose sum is {layers}")
+    elif layers % parallel.stages:
+        name, value = ("pipeline", parallel.pipeline) if parallel.virtual == 1 else ("virtual", parallel.virtual)
+        what = (
+            "does not divide"
+            if parallel.virtual == 1
+            else f"times parallel.pipeline={parallel.pipeline} does not divide"
+        )
+        fix = "give a divisor of it or parallel.pipeline_layers"
+        raise refusal(f"parallel.{name}", value, f"{what} model.num_layers={layers}", fix)
+
+
+def virtual_stages_have_a_pipeline(recipe: Recipe) -> None:
+    """Interleaving hides a pipeline's bubble; without one there is nothing to hide."""
+    if recipe.parallel.virtual > 1 and recipe.parallel.pipeline == 1:
+        reason = "interleaves the stages of a pipeline, and parallel.pipeline=1 is none"
+        raise refusal("parallel.virtual", recipe.parallel.virtual, reason, "set it to 1 or parallel.pipeline above 1")
 
 
 def tokenizer_path_fits_kind(recipe: Recipe) -> None:
@@ -102,7 +124,8 @@ MODEL_CHECKS = (
     groups_fit_heads,
     groups_fit_tensor,
     head_dim_is_even,
-    pipeline_divides_layers,
+    virtual_stages_have_a_pipeline,
+    stages_hold_the_layers,
     init_folder_is_this_model,
     tokenizer_path_fits_kind,
     characters_are_tokens,

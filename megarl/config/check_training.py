@@ -107,6 +107,13 @@ def _check_split(recipe: Recipe, batch: int, what: str, micro_path: str, micro: 
         best = min(_divisors(share), key=lambda size: abs(size - micro))
         reason = f"does not divide the {share} {what} of a rank's update"
         raise refusal(micro_path, micro, reason, f"the nearest size that does is {best}")
+    stages = recipe.parallel.pipeline
+    if recipe.parallel.virtual > 1 and (share // micro) % stages:
+        reason = (
+            f"makes {share // micro} micro-batches of a rank's {share} {what}, and parallel.virtual="
+            f"{recipe.parallel.virtual} runs them {stages} at a time (parallel.pipeline)"
+        )
+        raise refusal(micro_path, micro, reason, f"give a size of which {stages}, or a multiple, make up {share}")
 
 
 def _divisors(number: int) -> list[int]:

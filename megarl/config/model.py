@@ -49,7 +49,17 @@ class ParallelConfig:
     tensor: int = key(1, "Tensor-parallel size.", low=1)
     sequence: bool = key(False, "Whether tensor ranks share a sequence's tokens between layers (sequence parallelism).")
     pipeline: int = key(1, "Pipeline-parallel size.", low=1)
+    virtual: int = key(1, "Stages that each pipeline rank holds; above 1 the schedule interleaves them.", low=1)
+    pipeline_layers: Optional[list[int]] = key(
+        None, "Layers of each stage, in the order that they are run; null for the same number in all."
+    )
     context: int = key(1, "Context-parallel size: ranks that share each sequence.", low=1)
+    distributed_optimizer: bool = key(False, "Whether data-parallel ranks share the optimizer's state (ZeRO-1).")
+    recompute: str = key(
+        "none",
+        "Activations that the backward pass forms anew: none, those of the core attention, or all of a layer.",
+        choices=("none", "selective", "full"),
+    )
     threads: int = key(1, "CPU threads a process.", low=1)
     timeout_s: float = key(600.0, "Seconds after which a collective that a rank did not join is an error.", above=0)
 
@@ -57,6 +67,11 @@ class ParallelConfig:
     def data(self) -> int:
         """Data-parallel size."""
         return self.world_size // (self.tensor * self.pipeline * self.context)
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages, over all ranks."""
+        return self.pipeline * self.virtual
 
     @property
     def token_multiple(self) -> int:

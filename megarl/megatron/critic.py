@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor
@@ -42,26 +41,29 @@ class ValueHead(torch.nn.Module):
         return F.linear(hidden.float(), self.weight, self.bias), None
 
 
-def build_critic_model(recipe: Recipe, vocab_size: int) -> GPTModel:
-    """This rank's stage of the critic, with weights still to be loaded."""
-    model = build_model(recipe.model, recipe.parallel, vocab_size, tie_embeddings=False)
-    if parallel_state.is_pipeline_last_stage():
-        model.output_layer = ValueHead(recipe.model.hidden_size, recipe.parallel.sequence).to(
-            next(model.parameters()).device
-        )
-    return model
+def build_critic_model(recipe: Recipe, vocab_size: int) -> list[GPTModel]:
+    """This rank's stages of the critic, with weights still to be loaded."""
+    models = build_model(recipe.model, recipe.parallel, vocab_size, tie_embeddings=False)
+    if models[-1].post_process:
+        head = ValueHead(recipe.model.hidden_size, recipe.parallel.sequence)
+        models[-1].output_layer = head.to(next(models[-1].parameters()).device)
+    return models
 
 
 class Critic(Trainee):
     """The value function, with an optimizer of its own."""
 
     def __init__(self, recipe: Recipe, layout: Layout, vocab_size: int) -> None:
-        super().__init__(build_critic_model(recipe, vocab_size), layout)
+        super().__init__(
+            build_critic_model(recipe, vocab_size),
+            layout,
+            distributed_optimizer=recipe.parallel.distributed_optimizer,
+        )
         self.recipe, self.vocab_size = recipe, vocab_size
 
     def load(self, read: ReadTensor) -> None:
         """Fills the body from full Hugging Face tensors, such as the policy's; the head stays at zero."""
-        load_weights(self.model, self.recipe.model, self.vocab_size, read, without=HEAD)
+        load_weights(self.models, self.recipe.model, self.vocab_size, read, without=HEAD)
 
     def values(self, batch: TrainBatch, micro_batch_size: MicroBatchSize) -> Tensor:
         """Value of the state before each token, fp32 [B, T], on every rank. Collective."""

@@ -110,9 +110,11 @@ def _packed(lengths: Sequence[int], size: TokenBudget, layout: Layout, cost: Cal
             f" a rank on {layout.context_size} context-parallel ranks"
         )
     costs = [cost(length) for length in aligned]
-    count = math.ceil(sum(aligned) / (capacity * layout.data_size))
+    # interleaved stages take turns of as many micro-batches as there are pipeline ranks
+    step = layout.pipeline_size if layout.virtual_size > 1 else 1
+    count = aligned_length(math.ceil(sum(aligned) / (capacity * layout.data_size)), step)
     while (bins := _fill(aligned, costs, capacity, count * layout.data_size)) is None:
-        count += 1
+        count += step
     dealt = _deal(bins, costs, layout.data_size)
     # an empty micro-batch still runs, on padding: its rank must enter the same collectives as the others
     tokens = [[max(sum(aligned[row] for row in rows), layout.token_multiple) for rows in of_rank] for of_rank in dealt]

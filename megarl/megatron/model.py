@@ -1,6 +1,7 @@
 """Builds Megatron-core's GPTModel from the recipe. The one place that constructs a model."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,12 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig) -> Transfor
         pipeline_dtype=torch.float32,
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
+        virtual_pipeline_model_parallel_size=parallel.virtual if parallel.virtual > 1 else None,
+        pipeline_model_parallel_layout=_stage_layout(parallel),
+        # with batched sends, interleaved stages on two ranks get each other's tensors, and wrong gradients
+        overlap_p2p_comm=parallel.virtual > 1,
+        batch_p2p_comm=parallel.virtual == 1,
+        **_RECOMPUTE[parallel.recompute],
         context_parallel_size=parallel.context,
         sequence_parallel=parallel.sequence,
         # the weights come from `weights.py` under every layout; this keeps construction off the GPU's RNG, and without
@@ -54,10 +61,25 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig) -> Transfor
     )
 
 
+_RECOMPUTE: dict[str, dict[str, Any]] = {
+    "none": {},
+    "selective": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
+    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
+
+
+def _stage_layout(parallel: ParallelConfig) -> str | None:
+    """Megarl's list of layers a stage, in Megatron-core's letters: embedding, transformer layer, loss."""
+    if parallel.pipeline_layers is None:
+        return None
+    stages = ["t" * layers for layers in parallel.pipeline_layers]
+    return "|".join(["E" + stages[0], *stages[1:]]) + "L" if len(stages) > 1 else f"E{stages[0]}L"
+
+
 def build_model(
     model: ModelConfig, parallel: ParallelConfig, vocab_size: int, *, tie_embeddings: bool | None = None
-) -> GPTModel:
-    """This rank's stage of the model, on the platform's device, with weights still to be loaded.
+) -> list[GPTModel]:
+    """This rank's stages of the model, on the platform's device, with weights still to be loaded.
 
     Args:
         model: its shape.
@@ -65,19 +87,35 @@ def build_model(
         vocab_size: tokens.
         tie_embeddings: instead of the recipe's, for a model with another output layer.
 
-    Its forward takes tokens [b, s], positions [b, s] and no mask (attention is causal) and returns, on the last
-    stage and without labels, the vocabulary-parallel logits [b, s, V / tensor].
+    Returns:
+        One stage, or as many as the interleaved schedule has on a rank. The forward of each takes tokens [b, s],
+        positions [b, s] and no mask (attention is causal) and returns, on the last stage and without labels, the
+        vocabulary-parallel logits [b, s, V / tensor].
     """
     config = transformer_config(model, parallel)
+    tied = model.tie_embeddings if tie_embeddings is None else tie_embeddings
+    stages = [None] if parallel.virtual == 1 else list(range(parallel.virtual))
+    return [_build_stage(config, model, parallel, vocab_size, tied, stage) for stage in stages]
+
+
+def _build_stage(
+    config: TransformerConfig,
+    model: ModelConfig,
+    parallel: ParallelConfig,
+    vocab_size: int,
+    tied: bool,
+    vp_stage: int | None,
+) -> GPTModel:
     return GPTModel(
         config,
-        gpt_block_spec(config),
+        gpt_block_spec(config, vp_stage),
         vocab_size=padded_vocabulary(vocab_size, parallel.tensor),
         max_sequence_length=model.max_position_embeddings,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
         position_embedding_type="rope",
         rotary_base=model.rope_theta,
-        share_embeddings_and_output_weights=model.tie_embeddings if tie_embeddings is None else tie_embeddings,
+        share_embeddings_and_output_weights=tied,
         parallel_output=True,
+        vp_stage=vp_stage,
     ).to(current().device)

@@ -1,6 +1,7 @@
 """Megatron-core's data-parallel wrapper, optimizer and schedule, from the recipe."""
 
 import math
+from collections.abc import Sequence
 
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.gpt import GPTModel
@@ -11,28 +12,37 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megarl.config.training import OptimizerConfig
 
 
-def wrap_for_training(model: GPTModel) -> DistributedDataParallel:
-    """Puts the model's gradients into Megatron-core's buffers, summed over data-parallel ranks in fp32."""
-    wrapped = DistributedDataParallel(
-        config=model.config,
-        ddp_config=DistributedDataParallelConfig(
-            grad_reduce_in_fp32=True,
-            overlap_grad_reduce=False,
-            use_distributed_optimizer=False,
-            check_for_nan_in_grad=True,
-        ),
-        module=model,
+def wrap_for_training(
+    models: Sequence[GPTModel], *, distributed_optimizer: bool = False
+) -> list[DistributedDataParallel]:
+    """Puts each stage's gradients into Megatron-core's buffers, summed over data-parallel ranks in fp32.
+
+    Args:
+        models: this rank's stages.
+        distributed_optimizer: whether each rank gets the sum of its share only.
+    """
+    config = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        overlap_grad_reduce=False,
+        use_distributed_optimizer=distributed_optimizer,
+        check_for_nan_in_grad=True,
     )
-    model.config.finalize_model_grads_func = finalize_model_grads
-    return wrapped
+    for model in models:
+        model.config.finalize_model_grads_func = finalize_model_grads
+    return [
+        # as in Megatron-LM: only the first stage to be run gains from buckets
+        DistributedDataParallel(config=model.config, ddp_config=config, module=model, disable_bucketing=index > 0)
+        for index, model in enumerate(models)
+    ]
 
 
 def build_optimizer(
-    wrapped: DistributedDataParallel, config: OptimizerConfig, steps: int
+    wrapped: Sequence[DistributedDataParallel], config: OptimizerConfig, steps: int
 ) -> tuple[MegatronOptimizer, OptimizerParamScheduler]:
     """AdamW with warm-up and a linear decay to `min_lr_ratio` of the peak at the last of `steps`."""
     megatron_config = MegatronOptimizerConfig(
         optimizer="adam",
+        use_distributed_optimizer=wrapped[0].ddp_config.use_distributed_optimizer,
         lr=config.lr,
         min_lr=config.lr * config.min_lr_ratio,
         weight_decay=config.weight_decay,
@@ -43,9 +53,10 @@ def build_optimizer(
         clip_grad=config.clip_grad or math.inf,
     )
     optimizer = get_megatron_optimizer(
-        megatron_config, [wrapped], config_overrides=get_standard_config_overrides(megatron_config)
+        megatron_config, list(wrapped), config_overrides=get_standard_config_overrides(megatron_config)
     )
-    wrapped.module.config.grad_scale_func = optimizer.scale_loss
+    for chunk in wrapped:
+        chunk.module.config.grad_scale_func = optimizer.scale_loss
     scheduler = OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from functools import partial
 
-import torch
 from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from megarl.megatron.head import defer_head
 from megarl.megatron.micro_batches import MicroBatchSize
 from megarl.megatron.model import build_model
 from megarl.megatron.reference_kl import batch_kl, beside_reference
-from megarl.megatron.schedule import Trainee, Update, score
+from megarl.megatron.schedule import Stages, Trainee, Update, score
 from megarl.megatron.scores import Scorer
 from megarl.megatron.weights import ReadTensor, export_weights, load_weights
 from megarl.megatron.world import Layout
@@ -23,20 +22,21 @@ from megarl.objectives.normalisation import Normalisation
 
 
 class FrozenModel:
-    """A model that only scores: this rank's pipeline stage."""
+    """A model that only scores: this rank's pipeline stages."""
 
     def __init__(self, recipe: Recipe, layout: Layout, vocab_size: int) -> None:
         self.recipe, self.layout, self.vocab_size = recipe, layout, vocab_size
-        self.model: GPTModel = build_model(recipe.model, recipe.parallel, vocab_size)
-        defer_head(self.model)
+        self.models: list[GPTModel] = build_model(recipe.model, recipe.parallel, vocab_size)
+        for model in self.models:
+            defer_head(model)
 
     def load(self, read: ReadTensor) -> None:
         """Fills the weights from full Hugging Face tensors."""
-        load_weights(self.model, self.recipe.model, self.vocab_size, read)
+        load_weights(self.models, self.recipe.model, self.vocab_size, read)
 
     def export(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor under its Hugging Face name, on every rank. Collective."""
-        return export_weights(self.model, self.recipe.model, self.vocab_size)
+        return export_weights(self.models, self.recipe.model, self.vocab_size)
 
     def log_probs(self, batch: TrainBatch, micro_batch_size: MicroBatchSize) -> Tensor:
         """Log-probs of the batch's targets, at the rollout's temperature. Collective.
@@ -52,13 +52,12 @@ class FrozenModel:
             ValueError: the batch does not split into such micro-batches.
         """
         step = scoring_forward_step(vocab_size=self.vocab_size, temperature=self.recipe.rollout.temperature)
-        return score(self.chunk, self.layout, step, batch, micro_batch_size)
+        return score(self.stages, self.layout, step, batch, micro_batch_size)
 
     @property
-    def chunk(self) -> torch.nn.Module:
+    def stages(self) -> Stages:
         """What the schedule runs."""
-        model: torch.nn.Module = self.model
-        return model
+        return self.models
 
 
 class Policy(FrozenModel, Trainee):
@@ -66,7 +65,7 @@ class Policy(FrozenModel, Trainee):
 
     def __init__(self, recipe: Recipe, layout: Layout, vocab_size: int) -> None:
         FrozenModel.__init__(self, recipe, layout, vocab_size)
-        Trainee.__init__(self, self.model, layout)
+        Trainee.__init__(self, self.models, layout, distributed_optimizer=recipe.parallel.distributed_optimizer)
 
     def update(
         self,
@@ -93,11 +92,11 @@ class Policy(FrozenModel, Trainee):
             vocab_size=self.vocab_size,
             temperature=temperature,
             normalisation=normalisation,
-            reference=None if reference is None else reference.chunk,
+            reference=None if reference is None else reference.stages[-1],
         )
         if reference is None:
             return self.train(batch, step, micro_batch_size)
-        return self.train(batch, step, micro_batch_size, partial(beside_reference, reference.chunk, self.layout))
+        return self.train(batch, step, micro_batch_size, partial(beside_reference, reference.stages, self.layout))
 
     def reference_kl(self, batch: TrainBatch, reference: FrozenModel, micro_batch_size: MicroBatchSize) -> Tensor:
         """KL(policy || reference) over the vocabulary at each target, at the rollout's temperature. Collective.
@@ -110,11 +109,10 @@ class Policy(FrozenModel, Trainee):
         Returns:
             fp32 [B, T] on every rank, in nats, NaN outside the mask.
         """
-        scorer = Scorer(self.vocab_size, self.recipe.rollout.temperature, reference.chunk)
-        return batch_kl(self.chunk, self.layout, scorer, batch, micro_batch_size)
+        scorer = Scorer(self.vocab_size, self.recipe.rollout.temperature, reference.stages[-1])
+        return batch_kl(self.stages, reference.stages, self.layout, scorer, batch, micro_batch_size)
 
     @property
-    def chunk(self) -> torch.nn.Module:
-        """The model in its gradient buffers."""
-        wrapped: torch.nn.Module = self.wrapped
-        return wrapped
+    def stages(self) -> Stages:
+        """The stages in their gradient buffers."""
+        return self.wrapped

@@ -11,19 +11,19 @@ from megarl.megatron.batch import TrainBatch
 from megarl.megatron.collect import all_rows
 from megarl.megatron.forward import input_for, run_model
 from megarl.megatron.micro_batches import MicroBatchSize
-from megarl.megatron.schedule import Share, own_share, run_schedule
+from megarl.megatron.schedule import Share, Stages, own_share, run_schedule
 from megarl.megatron.scores import Scorer
 from megarl.megatron.world import Layout
 
 
 @torch.no_grad()
-def beside_reference(reference: torch.nn.Module, layout: Layout, share: Share) -> Share:
+def beside_reference(reference: Stages, layout: Layout, share: Share) -> Share:
     """The share with the reference's hidden states at the trained tokens. Collective over the pipeline.
 
     They take [tokens, hidden size] on the last stage, for all of the share's micro-batches.
 
     Args:
-        reference: this rank's stage of it.
+        reference: this rank's stages of it.
         layout: where this rank stands.
         share: what it trains on.
     """
@@ -35,19 +35,21 @@ def beside_reference(reference: torch.nn.Module, layout: Layout, share: Share) -
 
 
 @torch.no_grad()
-def batch_kl(chunk: torch.nn.Module, layout: Layout, scorer: Scorer, batch: TrainBatch, size: MicroBatchSize) -> Tensor:
+def batch_kl(
+    policy: Stages, reference: Stages, layout: Layout, scorer: Scorer, batch: TrainBatch, size: MicroBatchSize
+) -> Tensor:
     """KL(policy || reference) over the vocabulary at each target, fp32 [B, T] on every rank. Collective.
 
     Args:
-        chunk: this rank's stage of the policy.
-        layout: where it stands.
-        scorer: holds the reference.
+        policy: this rank's stages of it.
+        reference: likewise.
+        layout: where this rank stands.
+        scorer: holds the reference's last stage.
         batch: the whole batch.
         size: see `MicroBatchSize`.
     """
-    assert scorer.reference is not None
-    share = beside_reference(scorer.reference, layout, own_share(chunk, layout, batch, size))
-    collected = run_schedule(chunk, _kl_forward_step(scorer), share, forward_only=True)
+    share = beside_reference(reference, layout, own_share(policy, layout, batch, size))
+    collected = run_schedule(policy, _kl_forward_step(scorer), share, forward_only=True)
     return all_rows(torch.cat(collected) if layout.is_last_stage else None, share.rows, batch.tokens_BT, layout)
 
 

@@ -1,6 +1,6 @@
 """A model in Megatron-core's own schedule: forward only, or with an optimizer step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,9 @@ from megarl.megatron.collect import all_rows, reduce_metrics
 from megarl.megatron.micro_batches import MicroBatchSize, aligned_length, plan_micro_batches, training_cost
 from megarl.megatron.optimizer import build_optimizer, wrap_for_training
 from megarl.megatron.world import Layout
+
+Stages = Sequence[torch.nn.Module]
+"""A rank's part of a model: one stage, or several that the schedule interleaves."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +57,13 @@ class Share:
     tokens: int
 
 
-def own_share(chunk: torch.nn.Module, layout: Layout, batch: TrainBatch, size: MicroBatchSize) -> Share:
+def own_share(stages: Stages, layout: Layout, batch: TrainBatch, size: MicroBatchSize) -> Share:
     """This rank's part of a batch that every rank holds.
 
     Raises:
         ValueError: see `plan_micro_batches`.
     """
-    model = unwrap_model(chunk)
+    model = unwrap_model(stages[0])
     cost = training_cost(model.config, model.vocab_size)
     plan = plan_micro_batches(batch.lengths_B.tolist(), size, layout, cost)
     own = plan.rows[layout.data_rank]
@@ -73,13 +76,11 @@ def own_share(chunk: torch.nn.Module, layout: Layout, batch: TrainBatch, size: M
     return Share(micro_batches, rows, 1, tokens[0])
 
 
-def run_schedule(
-    chunk: torch.nn.Module, forward_step: Callable[..., Any], share: Share, *, forward_only: bool
-) -> list[Any]:
-    """Runs this rank's sequences through its pipeline stage. Collective over the pipeline.
+def run_schedule(stages: Stages, forward_step: Callable[..., Any], share: Share, *, forward_only: bool) -> list[Any]:
+    """Runs this rank's sequences through its pipeline stages. Collective over the pipeline.
 
     Args:
-        chunk: the stage.
+        stages: those of this rank.
         forward_step: Megatron's.
         share: what it runs.
         forward_only: no gradients, and what the loss function returns is collected as it is.
@@ -87,11 +88,14 @@ def run_schedule(
     Returns:
         On the last stage what the loss function gave for each micro-batch, in order; elsewhere nothing.
     """
-    chunk.train(not forward_only)
+    for stage in stages:
+        stage.train(not forward_only)
+    # each interleaved stage draws the micro-batches anew
+    iterators = [iter(share.micro_batches) for _ in stages]
     outputs: list[Any] = get_forward_backward_func()(
         forward_step_func=forward_step,
-        data_iterator=iter(share.micro_batches),
-        model=[chunk],
+        data_iterator=iterators if len(stages) > 1 else iterators[0],
+        model=list(stages),
         num_microbatches=len(share.micro_batches),
         seq_length=share.tokens,
         micro_batch_size=share.sequences,
@@ -103,11 +107,11 @@ def run_schedule(
 
 @torch.no_grad()
 def score(
-    chunk: torch.nn.Module, layout: Layout, forward_step: Callable[..., Any], batch: TrainBatch, size: MicroBatchSize
+    stages: Stages, layout: Layout, forward_step: Callable[..., Any], batch: TrainBatch, size: MicroBatchSize
 ) -> Tensor:
     """One number a target, of the whole batch, on every rank: fp32 [B, T]. Collective."""
-    share = own_share(chunk, layout, batch, size)
-    collected = run_schedule(chunk, forward_step, share, forward_only=True)
+    share = own_share(stages, layout, batch, size)
+    collected = run_schedule(stages, forward_step, share, forward_only=True)
     return all_rows(torch.cat(collected) if layout.is_last_stage else None, share.rows, batch.tokens_BT, layout)
 
 
@@ -115,15 +119,15 @@ class Trainee:
     """A model with Megatron-core's gradient buffers, optimizer and schedule.
 
     Attributes:
-        model: this rank's stage.
-        wrapped: the same in its gradient buffers.
+        models: this rank's stages.
+        wrapped: the same in their gradient buffers.
         layout: where this rank stands.
         has_stepped: whether the phase's optimizer holds moments.
     """
 
-    def __init__(self, model: GPTModel, layout: Layout) -> None:
-        self.model, self.layout = model, layout
-        self.wrapped = wrap_for_training(model)
+    def __init__(self, models: list[GPTModel], layout: Layout, *, distributed_optimizer: bool = False) -> None:
+        self.models, self.layout = models, layout
+        self.wrapped = wrap_for_training(models, distributed_optimizer=distributed_optimizer)
         self.has_stepped = False
 
     def start_phase(self, config: OptimizerConfig, steps: int) -> None:
@@ -158,7 +162,8 @@ class Trainee:
         if batch.total_tokens == 0:
             # Adam would move the weights by its momentum alone
             return Update(0, 0.0, 0.0, lr, {})
-        self.wrapped.zero_grad_buffer()
+        for stage in self.wrapped:
+            stage.zero_grad_buffer()
         self.optimizer.zero_grad()
         share = prepare(own_share(self.wrapped, self.layout, batch, micro_batch_size))
         logs = run_schedule(self.wrapped, forward_step, share, forward_only=False)

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -27,7 +27,12 @@ _LAYER = re.compile(r"(decoder\.layers\.)(\d+)")
 
 
 def load_weights(
-    chunk: torch.nn.Module, model: ModelConfig, vocab_size: int, read: ReadTensor, *, without: str | None = None
+    stages: Sequence[torch.nn.Module],
+    model: ModelConfig,
+    vocab_size: int,
+    read: ReadTensor,
+    *,
+    without: str | None = None,
 ) -> None:
     """Fills this rank's parameters. No rank waits for another: each reads what its shard is cut from.
 
@@ -47,7 +52,7 @@ def load_weights(
         return full
 
     with torch.no_grad():
-        for name, parameter in _parameters(chunk):
+        for name, parameter in _parameters(stages):
             if without is not None and name.startswith(without):
                 continue
             mapping = family.mapping(name, model)
@@ -55,13 +60,15 @@ def load_weights(
             parameter.copy_(_shard(full, parameter, mapping))
 
 
-def export_weights(chunk: torch.nn.Module, model: ModelConfig, vocab_size: int) -> Iterator[tuple[str, Tensor]]:
+def export_weights(
+    stages: Sequence[torch.nn.Module], model: ModelConfig, vocab_size: int
+) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of the model, one parameter at a time, on every rank. Collective: all ranks must drain it.
 
     Yields:
         Hugging Face name and full, detached tensor; a tied head is yielded once, as the embedding.
     """
-    local = dict(_parameters(chunk))
+    local = dict(_parameters(stages))
     ranks = dist.get_process_group_ranks(parallel_state.get_pipeline_model_parallel_group())
     stage = parallel_state.get_pipeline_model_parallel_rank()
     for source, names in enumerate(_names_by_stage(list(local), len(ranks))):
@@ -140,12 +147,15 @@ def check_saved_weights(folder: Path, model: ModelConfig, vocab_size: int) -> No
             raise refusal("model.init_from", str(folder), reason, "make the keys of model fit it")
 
 
-def _parameters(chunk: torch.nn.Module) -> Iterator[tuple[str, Parameter]]:
+def _parameters(stages: Sequence[torch.nn.Module]) -> Iterator[tuple[str, Parameter]]:
     """Parameters under their global names: layers counted over all stages, wrappers' prefixes off."""
-    model = unwrap_model(chunk)
-    offset = get_transformer_layer_offset(model.config)
-    for name, parameter in model.named_parameters():
-        yield _LAYER.sub(lambda match: f"{match[1]}{int(match[2]) + offset}", name), parameter
+    for stage in stages:
+        model = unwrap_model(stage)
+        offset = get_transformer_layer_offset(model.config, model.vp_stage)
+        for name, parameter in model.named_parameters():
+            match = _LAYER.match(name)
+            own = name if match is None else f"{match[1]}{int(match[2]) + offset}{name[match.end() :]}"
+            yield own, parameter
 
 
 def _shard(full: Tensor, parameter: Parameter, mapping: Mapping) -> Tensor:

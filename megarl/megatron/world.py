@@ -26,11 +26,12 @@ class Layout:
         world_size: trainer processes.
         data_rank: which share of a batch this process trains on.
         data_size: number of such shares.
-        is_last_stage: whether this pipeline stage holds the output layer, so the loss is formed here.
+        is_last_stage: whether this pipeline rank holds the output layer, so the loss is formed here.
         speaks: whether this process speaks for its share: the last stage's first tensor and context rank. Summing what
             the speakers hold counts every token once.
         context_size: ranks that share each sequence.
-        pipeline_size: stages.
+        pipeline_size: ranks that the layers are shared over.
+        virtual_size: stages that each of them holds.
         token_multiple: what the tokens of a sequence, over all context ranks, must divide by.
     """
 
@@ -42,6 +43,7 @@ class Layout:
     speaks: bool
     context_size: int = 1
     pipeline_size: int = 1
+    virtual_size: int = 1
     token_multiple: int = 1
 
     @property
@@ -81,6 +83,7 @@ def join_world(config: ParallelConfig, seed: int) -> Layout:
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=config.tensor,
         pipeline_model_parallel_size=config.pipeline,
+        virtual_pipeline_model_parallel_size=config.virtual if config.virtual > 1 else None,
         context_parallel_size=config.context,
         # else Megatron-core's groups wait 30 minutes, whatever the world's own limit
         distributed_timeout_minutes=math.ceil(config.timeout_s / 60),
@@ -98,6 +101,7 @@ def join_world(config: ParallelConfig, seed: int) -> Layout:
         and parallel_state.get_context_parallel_rank() == 0,
         context_size=config.context,
         pipeline_size=config.pipeline,
+        virtual_size=config.virtual,
         token_multiple=config.token_multiple,
     )
 

@@ -86,7 +86,7 @@ def _critic(critic: Critic, recipe: Recipe, size: MicroBatchSize) -> dict[str, T
     if critic.layout.is_last_stage:
         # a head of zeros would send no gradient to the body
         with torch.no_grad():
-            critic.model.output_layer.weight.copy_(torch.linspace(-1, 1, recipe.model.hidden_size)[None])
+            critic.models[-1].output_layer.weight.copy_(torch.linspace(-1, 1, recipe.model.hidden_size)[None])
     critic.start_phase(OptimizerConfig(lr=1e-2), 2)
     batch = fixed_batch()
     before = critic.values(batch, size)
@@ -123,16 +123,17 @@ def gradient_of(
     reference: FrozenModel | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, tuple[float, float]]]:
     """The full gradient by Hugging Face name, which takes the weights' place, and the metrics' sums and counts."""
-    chunk = None if reference is None else reference.chunk
+    head = None if reference is None else reference.stages[-1]
     step = policy_forward_step(
-        loss, vocab_size=VOCAB, temperature=TEMPERATURE, normalisation=normalisation, reference=chunk
+        loss, vocab_size=VOCAB, temperature=TEMPERATURE, normalisation=normalisation, reference=head
     )
     share = own_share(policy.wrapped, policy.layout, batch, size)
-    policy.wrapped.zero_grad_buffer()
-    share = share if chunk is None else beside_reference(chunk, policy.layout, share)
+    for stage in policy.wrapped:
+        stage.zero_grad_buffer()
+    share = share if reference is None else beside_reference(reference.stages, policy.layout, share)
     logs = run_schedule(policy.wrapped, step, share, forward_only=False)
     # gathered as weights are
     with torch.no_grad():
-        for parameter in policy.model.parameters():
+        for parameter in (each for model in policy.models for each in model.parameters()):
             parameter.copy_(parameter.main_grad)
     return {name: tensor.clone() for name, tensor in policy.export()}, reduce_metrics(logs, policy.layout)

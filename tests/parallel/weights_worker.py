@@ -92,7 +92,7 @@ def _weights(policy: Policy) -> dict[str, Tensor]:
 
 def _padding(policy: Policy) -> float:
     """Largest absolute value in the rows of this rank's embedding that no token has."""
-    parameters = dict(policy.model.named_parameters())
+    parameters = dict(policy.models[0].named_parameters())
     rows = parameters.get("embedding.word_embeddings.weight")
     if rows is None:
         return 0.0

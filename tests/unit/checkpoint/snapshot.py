@@ -47,7 +47,7 @@ def snapshot(policy: Policy) -> dict[str, Any]:
     optimizer = policy.optimizer.state_dict()
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer["param_groups"]]
     return {
-        "weights": {name: parameter.detach().clone() for name, parameter in policy.model.named_parameters()},
+        "weights": {name: parameter.detach().clone() for name, parameter in policy.models[0].named_parameters()},
         "moments": {
             (index, name): value.clone()
             for index, state in optimizer["state"].items()

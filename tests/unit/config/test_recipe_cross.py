@@ -44,7 +44,29 @@ CASES = {
     ),
     "model: {head_dim: 31}": ("model.head_dim=31 is odd and rotary embedding turns pairs of channels; give 30 or 32."),
     "parallel: {world_size: 2, pipeline: 2}\nmodel: {num_layers: 3}": (
-        "parallel.pipeline=2 does not divide model.num_layers=3; give a divisor of it."
+        "parallel.pipeline=2 does not divide model.num_layers=3; give a divisor of it or parallel.pipeline_layers."
+    ),
+    "parallel: {world_size: 2, pipeline: 2, virtual: 2}\nmodel: {num_layers: 6}": (
+        "parallel.virtual=2 times parallel.pipeline=2 does not divide model.num_layers=6; "
+        "give a divisor of it or parallel.pipeline_layers."
+    ),
+    "parallel: {virtual: 2}": (
+        "parallel.virtual=2 interleaves the stages of a pipeline, and parallel.pipeline=1 is none; "
+        "set it to 1 or parallel.pipeline above 1."
+    ),
+    "parallel: {world_size: 2, pipeline: 2, pipeline_layers: [2]}": (
+        "parallel.pipeline_layers=[2] does not name the layers of parallel.pipeline*parallel.virtual=2 stages; "
+        "give 2 numbers."
+    ),
+    "parallel: {world_size: 2, pipeline: 2, pipeline_layers: [3, 2]}\nmodel: {num_layers: 4}": (
+        "parallel.pipeline_layers=[3, 2] does not share out model.num_layers=4; give numbers from 1 up whose sum is 4."
+    ),
+    "parallel: {world_size: 2, pipeline: 2, pipeline_layers: [4, 0]}\nmodel: {num_layers: 4}": (
+        "parallel.pipeline_layers=[4, 0] does not share out model.num_layers=4; give numbers from 1 up whose sum is 4."
+    ),
+    "parallel: {world_size: 2, pipeline: 2, virtual: 2}\nmodel: {num_layers: 4}\nrl: {micro_batch_size: 256}": (
+        "rl.micro_batch_size=256 makes 1 micro-batches of a rank's 256 rollouts, and parallel.virtual=2 runs them 2 "
+        "at a time (parallel.pipeline); give a size of which 2, or a multiple, make up 256."
     ),
     "model: {init_from: nowhere}": ("model.init_from=nowhere is not a folder; give the folder of a downloaded model."),
     "model: {init_from: empty}": ("model.init_from=empty holds no config.json; give a folder in Hugging Face layout."),

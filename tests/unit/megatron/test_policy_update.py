@@ -214,24 +214,24 @@ def test_sequences_that_do_not_fill_micro_batches_are_refused(layout: Layout, si
 
 def test_forward_step_refuses_a_model_that_averages_micro_batches(layout: Layout) -> None:
     policy = policy_with(layout, CONFIG)
-    policy.model.config.calculate_per_token_loss = False
+    policy.models[0].config.calculate_per_token_loss = False
     step = policy_forward_step(SFT(), vocab_size=VOCAB)
     empty: Iterator[TrainBatch] = iter(())
     with pytest.raises(ValueError, match="calculate_per_token_loss"):
-        step(empty, policy.model)
+        step(empty, policy.models[0])
 
 
 def test_forward_step_refuses_a_batch_without_totals(layout: Layout) -> None:
     policy = policy_with(layout, CONFIG)
     with pytest.raises(ValueError, match="with_totals"):
-        policy_forward_step(SFT(), vocab_size=VOCAB)(iter([random_batch(ROWS)]), policy.model)
+        policy_forward_step(SFT(), vocab_size=VOCAB)(iter([random_batch(ROWS)]), policy.models[0])
 
 
 def test_metrics_are_what_megatrons_training_loop_adds_up(layout: Layout) -> None:
     """megatron.training (0.19) flattens each value and takes two elements for a sum and its count."""
     policy = policy_with(layout, CONFIG)
     batch = random_batch(ROWS).with_totals()
-    output, loss_func = policy_forward_step(SFT(), vocab_size=VOCAB)(iter([batch]), policy.model)
+    output, loss_func = policy_forward_step(SFT(), vocab_size=VOCAB)(iter([batch]), policy.models[0])
     loss, tokens, metrics = loss_func(output)
     assert loss.requires_grad and loss.ndim == 0
     assert int(tokens) == int(batch.mask_BT.sum())

@@ -1,7 +1,7 @@
 """A model of a few thousand weights, batches for it, and weights in which no tensor is all zeros or all ones."""
 
 import hashlib
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -20,17 +20,13 @@ ALPHABET = "0123456789+"
 CONTEXT = 32
 
 
-def tiny_recipe(
-    *,
-    tensor: int = 1,
-    sequence: bool = False,
-    pipeline: int = 1,
-    context: int = 1,
-    world_size: int = 1,
-    temperature: float = 1.0,
-    **model: Any,
-) -> Recipe:
-    """Two layers, four query heads whose total width is not the hidden size."""
+def tiny_recipe(*, temperature: float = 1.0, **keys: Any) -> Recipe:
+    """Two layers, four query heads whose total width is not the hidden size.
+
+    Args:
+        temperature: of the rollout.
+        keys: of the recipe's sections parallel and model, by their names.
+    """
     shape = {
         "num_layers": 2,
         "hidden_size": 24,
@@ -41,11 +37,10 @@ def tiny_recipe(
         "max_position_embeddings": CONTEXT,
         "embedding_init_std": 0.5,
     }
+    parallel = {name: keys.pop(name) for name in [f.name for f in fields(ParallelConfig)] if name in keys}
     return Recipe(
-        model=ModelConfig(**(shape | model)),
-        parallel=ParallelConfig(
-            world_size=world_size, tensor=tensor, sequence=sequence, pipeline=pipeline, context=context, timeout_s=60
-        ),
+        model=ModelConfig(**(shape | keys)),
+        parallel=ParallelConfig(**({"timeout_s": 60} | parallel)),
         rollout=RolloutConfig(temperature=temperature),
     )
 
