@@ -109,10 +109,10 @@ def machine() -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
-    lines = ["| preset | reward, step 1 | last 5 of 20 steps | gain | seconds |", "|---|---|---|---|---|"]
+    lines = ["| preset | reward, step 1 | last 5 of 20 steps | gain |", "|---|---|---|---|"]
     for name, result in results.items():
         first, last = result["reward_first"], result[f"reward_last_{LAST}"]
-        lines.append(f"| `{name}` | {first:.3f} | {last:.3f} | {last - first:+.3f} | {result['seconds']:.0f} |")
+        lines.append(f"| `{name}` | {first:.3f} | {last:.3f} | {last - first:+.3f} |")
     return "\n".join(lines)
 
 
