@@ -21,7 +21,6 @@ COMMON = (
     "rl.prompts_per_step=4",
     "rl.samples_per_prompt=4",
     "rl.micro_batch_size=4",
-    "rl.measure_reference=false",
     "rl.optimizer.warmup_steps=0",
     "rollout.max_new_tokens=16",
 )
@@ -65,10 +64,10 @@ LOSING_ALL = ("no correction", "dppo_tv", "tis", "rejections, kept", "bypass")
 CASES = {
     **{f"lose some, {name}": case("lose some", *overrides) for name, overrides in LOSSY.items()},
     **{f"lose all, {name}": case("lose all", *STEADY, *LOSSY[name]) for name in LOSING_ALL},
-    "say nothing often": case("say nothing often", "rl.measure_reference=true"),
+    "say nothing often": case("say nothing often"),
     "say nothing often, gae": case("say nothing often", *CRITIC),
     "say nothing often, reinforce_pp": case("say nothing often", "rl.advantage=reinforce_pp"),
-    "say nothing": case("say nothing", "rl.measure_reference=true", steps=2),
+    "say nothing": case("say nothing", steps=2),
     "say nothing, gae": case("say nothing", *CRITIC, DECOUPLED, "rl.correction.weighting=tis"),
     "end at once": case("end at once"),
     "end at once, gae": case("end at once", *CRITIC),
