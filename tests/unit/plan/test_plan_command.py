@@ -44,6 +44,15 @@ def test_the_demo_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert tree["phases"]["rl"]["micro_batches"] == 2
 
 
+def test_a_recipe_of_the_documents_size_names_its_62_5_gb(capsys: pytest.CaptureFixture[str]) -> None:
+    """32 sequences of 2,048 tokens that are read, 128,000 words."""
+    sizes = ["--vocab-size", "128000", "model.max_position_embeddings=2049", "rl.micro_batch_size=32", "sft.steps=0"]
+    _, tree = plan(capsys, *sizes)
+    assert tree["phases"]["rl"]["whole_logits"] == 62.5 * 2**30
+    main(["plan", DEMO, *sizes])
+    assert "held whole in fp32: 62.5 GiB." in capsys.readouterr().out
+
+
 def test_what_does_not_fit_names_the_nearest_layout_that_does(capsys: pytest.CaptureFixture[str]) -> None:
     code, tree = plan(capsys, "--gpu-memory", "80", "--vocab-size", str(VOCAB), *LARGE)
     assert code == 1 and not tree["fits"]
