@@ -18,8 +18,8 @@ def main(argv: list[str] | None = None) -> int:
         argv: arguments after the program's name; those of the process if None.
 
     Returns:
-        The exit code: 0, or 1 where `doctor` finds something missing, or 2 for a mistake of the user's,
-        which is printed as one sentence. Other exceptions are bugs and keep their traceback.
+        The exit code: 0, or 1 where `doctor` finds something missing or what `plan` plans does not fit, or 2 for a
+        mistake of the user's, which is printed as one sentence. Other exceptions are bugs and keep their traceback.
     """
     arguments = _parse(argv)
     try:
@@ -65,13 +65,21 @@ def _config(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _plan(arguments: argparse.Namespace) -> int:
+    from megarl.config.load import load_recipe
+    from megarl.plan.command import plan
+
+    recipe = load_recipe(arguments.recipe, arguments.overrides).recipe
+    return plan(recipe, gpu_memory=arguments.gpu_memory, vocab_size=arguments.vocab_size, as_json=arguments.json)
+
+
 def _doctor(_: argparse.Namespace) -> int:
     from megarl.doctor import doctor
 
     return doctor()
 
 
-_COMMANDS = {"train": _train, "config": _config, "doctor": _doctor}
+_COMMANDS = {"train": _train, "config": _config, "plan": _plan, "doctor": _doctor}
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -81,8 +89,14 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     train = commands.add_parser("train", help="train as a recipe says, or resume the run in its output folder")
     config = commands.add_parser("config", help="print a recipe in full, with the origin of every value")
     config.add_argument("--docs", action="store_true", help="print the meaning of every key too")
+    plan = commands.add_parser("plan", help="print what a recipe needs: parameters, memory, communication")
+    plan.add_argument(
+        "--gpu-memory", type=float, default=80.0, metavar="GiB", help="memory of one GPU; 80 if not given"
+    )
+    plan.add_argument("--vocab-size", type=int, metavar="N", help="tokens, in place of the recipe's tokenizer's")
+    plan.add_argument("--json", action="store_true", help="print JSON, in bytes")
     commands.add_parser("doctor", help="report what this machine has, and how to get what it lacks")
-    for command in (train, config):
+    for command in (train, config, plan):
         command.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML")
         command.add_argument("overrides", metavar="key=value", nargs="*", help="override of a key of the recipe")
     # argparse ends a list of positional arguments at the first option; overrides may go on behind it.

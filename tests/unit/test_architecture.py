@@ -15,6 +15,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"drift"}),
     frozenset({"objectives"}),
     frozenset({"platform"}),
+    frozenset({"plan"}),
     frozenset({"config"}),
 )
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -45,9 +45,9 @@ def tiny_recipe(*, temperature: float = 1.0, **keys: Any) -> Recipe:
     )
 
 
-def noisy_weights(model: ModelConfig, seed: int = 0) -> ReadTensor:
+def noisy_weights(model: ModelConfig, seed: int = 0, vocab: int = VOCAB) -> ReadTensor:
     """The random initialisation with noise on every tensor, biases and norms too, keyed by its name."""
-    read = random_weights(model, VOCAB, seed)
+    read = random_weights(model, vocab, seed)
 
     def noisy(name: str) -> Tensor:
         tensor = read(name)

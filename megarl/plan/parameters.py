@@ -1,0 +1,93 @@
+"""The parameter tensors of one rank, in the order in which Megatron-core's GPTModel registers them."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from megarl.plan.shape import Layout, Shape
+
+PARTS = ("embedding", "attention", "mlp", "experts", "head")
+"""Norms belong to what they feed: a layer's to its attention or feed-forward layer, the last one to the head."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One parameter tensor on one rank.
+
+    Attributes:
+        part: one of `PARTS`.
+        size: its elements on this rank.
+        expert: whether it is sharded over expert-parallel ranks.
+        shared: whether it is the weight that embedding and output layer share.
+    """
+
+    part: str
+    size: int
+    expert: bool = False
+    shared: bool = False
+
+
+def padded_vocabulary(vocab: int, tensor: int) -> int:
+    """Rows of the embedding over all tensor ranks."""
+    return math.ceil(vocab / tensor) * tensor
+
+
+def pieces(shape: Shape, layout: Layout, stage: int = 0, *, value_head: bool = False) -> list[Piece]:
+    """The parameters of a rank of a pipeline stage.
+
+    Args:
+        shape: the model.
+        layout: the ranks.
+        stage: counted from 0.
+        value_head: whether the output layer is a critic's, which gives one number and is not split.
+    """
+    tied = shape.tied and not value_head
+    vocabulary = padded_vocabulary(shape.vocab, layout.tensor) // layout.tensor * shape.hidden
+    is_first, is_last = stage == 0, stage == layout.pipeline - 1
+    found = [Piece("embedding", vocabulary, shared=tied)] if is_first else []
+    for layer in layout.layers_of(stage, shape.layers):
+        found += _attention(shape, layout)
+        found += _experts(shape, layout) if shape.has_experts(layer) else _dense("mlp", shape.hidden, shape.ffn, layout)
+    if is_last:
+        found.append(Piece("head", shape.hidden))
+        if value_head:
+            found += [Piece("head", shape.hidden), Piece("head", 1)]
+        elif not (tied and is_first):
+            found.append(Piece("head", vocabulary, shared=tied))
+    return found
+
+
+def by_part(found: list[Piece]) -> dict[str, int]:
+    """Elements of each part."""
+    return {part: sum(piece.size for piece in found if piece.part == part) for part in PARTS}
+
+
+def whole_model(shape: Shape) -> dict[str, int]:
+    """Elements of each part of the model, each once and without what pads the vocabulary."""
+    return by_part(pieces(shape, Layout()))
+
+
+def _attention(shape: Shape, layout: Layout) -> Iterator[Piece]:
+    heads = shape.heads * shape.head_dim
+    sizes = [shape.hidden * heads // layout.tensor, shape.qkv // layout.tensor * shape.hidden]
+    sizes += [shape.qkv // layout.tensor] if shape.qkv_bias else []
+    sizes += [shape.hidden]
+    sizes += [shape.head_dim] * 2 if shape.qk_norm else []
+    return (Piece("attention", size) for size in sizes)
+
+
+def _dense(part: str, hidden: int, ffn: int, layout: Layout) -> list[Piece]:
+    share = ffn // layout.tensor * hidden
+    return [Piece(part, 2 * share), Piece(part, hidden), Piece(part, share)]
+
+
+def _experts(shape: Shape, layout: Layout) -> list[Piece]:
+    """The norm, the router, this rank's experts, and the shared one with the tensor ranks of the dense layers."""
+    found = [Piece("experts", shape.hidden), Piece("experts", shape.experts * shape.hidden)]
+    share = shape.expert_ffn // layout.expert_tensor * shape.hidden
+    for _ in range(shape.experts // layout.expert):
+        found += [Piece("experts", 2 * share, expert=True), Piece("experts", share, expert=True)]
+    if shape.shared_ffn:
+        shared = shape.shared_ffn // layout.tensor * shape.hidden
+        found += [Piece("experts", 2 * shared), Piece("experts", shared)]
+    return found

@@ -1,0 +1,71 @@
+"""The planner against a trainer of one process: policy, critic, engine; and the constants that it repeats."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from megarl.config.model import TokenizerConfig
+from megarl.config.schema import Recipe
+from megarl.config.training import OptimizerConfig
+from megarl.data.tokenizer import build_tokenizer, save_tokenizer
+from megarl.megatron.critic import Critic
+from megarl.megatron.log_probs import CHUNK_BYTES
+from megarl.megatron.model import padded_vocabulary
+from megarl.megatron.models import FAMILIES
+from megarl.megatron.world import Layout as Place
+from megarl.plan import activations, parameters
+from megarl.plan.memory import Engine, cache_bytes
+from megarl.plan.recipe import shape_of, vocabulary
+from megarl.plan.shape import Batch, Layout, Numerics
+from megarl.plan.state import trained_state
+from tests.parallel.plan_worker import MICRO, PROMPT, ROWS, TOKENS, VOCAB, held, measure, model_config
+
+
+def test_an_update_takes_what_the_plan_says(layout: Place) -> None:
+    shape = shape_of(Recipe(model=model_config()), VOCAB)
+    batch = Batch(MICRO, TOKENS, TOKENS, trained=MICRO * (TOKENS + 1 - PROMPT), count=ROWS // MICRO)
+    real = measure(1, parallel={})
+    saved = activations.in_flight(shape, Layout(), Numerics(), batch)
+    saved += activations.head_bytes(shape, Layout(), Numerics(), batch)
+    # the numbers of a loss are left out
+    assert real.pop("saved") == pytest.approx(saved, rel=1e-3)
+    assert real.pop("sent") == 0
+    assert real == vars(trained_state(shape, Layout(), Numerics()))
+
+
+def test_a_critic_takes_what_the_plan_says(layout: Place) -> None:
+    recipe = Recipe(model=model_config())
+    critic = Critic(recipe, layout, VOCAB)
+    critic.start_phase(OptimizerConfig(), 2)
+    for param in critic.model.parameters():
+        param.main_grad.fill_(1.0)
+    critic.optimizer.step()
+    state = trained_state(shape_of(recipe, VOCAB), Layout(), Numerics(), value_head=True)
+    assert held(critic.model, critic.wrapped, critic.optimizer) == vars(state)
+
+
+def test_the_engine_takes_what_the_plan_says() -> None:
+    recipe = Recipe(model=model_config())
+    shape = shape_of(recipe, VOCAB)
+    model = AutoModelForCausalLM.from_config(FAMILIES["qwen2"].hf_config(recipe.model, VOCAB))
+    assert sum(parameters.whole_model(shape).values()) == sum(weight.numel() for weight in model.parameters())
+    with torch.no_grad():
+        cache = model(input_ids=torch.zeros(3, 17, dtype=torch.int64), use_cache=True).past_key_values
+    kept = sum(tensor.nbytes for layer in cache.layers for tensor in (layer.keys, layer.values))
+    assert kept == cache_bytes(shape, Engine(rows=3, tokens=17, prompt=17))
+
+
+def test_constants_are_those_of_the_trainer() -> None:
+    assert activations.CHUNK_BYTES == CHUNK_BYTES
+    for tensor in (1, 2, 3, 8):
+        assert parameters.padded_vocabulary(VOCAB, tensor) == padded_vocabulary(VOCAB, tensor)
+
+
+def test_tokens_are_counted_as_the_tokenizer_counts_them(tmp_path: Path) -> None:
+    config = TokenizerConfig(words=["\\boxed{", "so"])
+    tokenizer = build_tokenizer(config)
+    save_tokenizer(tokenizer, tmp_path)
+    saved = TokenizerConfig(kind="hf", path=str(tmp_path))
+    assert vocabulary(config) == vocabulary(saved) == len(tokenizer) == len(build_tokenizer(saved))
