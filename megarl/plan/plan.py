@@ -145,6 +145,9 @@ def _layouts(recipe: Recipe) -> Iterator[ParallelConfig]:
                     parallel = replace(
                         recipe.parallel, tensor=tensor, sequence=sequence, pipeline=pipeline, context=context
                     )
+                    if pipeline != recipe.parallel.pipeline:
+                        # both belong to the number of stages that the recipe has
+                        parallel = replace(parallel, virtual=1, pipeline_layers=None)
                     try:
                         validate(replace(recipe, parallel=parallel))
                     except RecipeError:

@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from megarl.config.model import TokenizerConfig
+from megarl.config.model import ParallelConfig, TokenizerConfig
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 from megarl.plan.memory import Beside, Engine
-from megarl.plan.shape import Batch, Layout, Numerics, Shape
+from megarl.plan.shape import Batch, Layout, Numerics, Recompute, Shape
 
 _SPECIAL_TOKENS = 2
 """Padding and end, of the character tokenizer."""
@@ -38,13 +38,23 @@ def layout_of(recipe: Recipe) -> Layout:
         tensor=parallel.tensor,
         sequence=parallel.sequence,
         pipeline=parallel.pipeline,
+        virtual=parallel.virtual,
         context=parallel.context,
+        distributed_optimizer=parallel.distributed_optimizer,
+        stage_layers=_layers_by_rank(parallel),
     )
 
 
-def numerics_of(_: Recipe) -> Numerics:
-    """The trainer computes in fp32 and recomputes nothing. Its norms are counted as the local ones."""
-    return Numerics()
+def _layers_by_rank(parallel: ParallelConfig) -> tuple[int, ...] | None:
+    """Layers of each pipeline rank, which holds every stage whose number is its own modulo their count."""
+    given = parallel.pipeline_layers
+    return None if given is None else tuple(sum(given[rank :: parallel.pipeline]) for rank in range(parallel.pipeline))
+
+
+def numerics_of(recipe: Recipe) -> Numerics:
+    """The trainer computes in fp32. Its norms are counted as the local ones."""
+    recompute: dict[str, Recompute] = {"none": "none", "selective": "core_attention", "full": "full"}
+    return Numerics(recompute=recompute[recipe.parallel.recompute])
 
 
 def vocabulary(config: TokenizerConfig) -> int:

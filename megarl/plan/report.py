@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from megarl.config.model import ParallelConfig
+from megarl.config.refusal import in_words
 from megarl.plan.memory import Memory
 from megarl.plan.plan import Phase, Plan, rows_that_fit
 
@@ -62,11 +63,12 @@ def verdict(plan: Plan, limit: int, nearest: Plan | None, least: Plan | None) ->
     if (rows := min(rows_that_fit(phase, limit) for phase in plan.phases)) > 0:
         lines.append(f"Under this layout it fits with rollout.max_batch_size={rows} or less.")
     if nearest is not None:
-        lines.append(f"Nearest layout that fits, with {_gib(nearest.peak)} GiB: {_arguments(nearest.parallel)}")
+        arguments = _arguments(nearest.parallel, plan.parallel)
+        lines.append(f"Nearest layout that fits, with {_gib(nearest.peak)} GiB: {arguments}")
     elif least is not None:
         lines.append(
             f"No layout of parallel.world_size={plan.parallel.world_size} fits; the least is {_gib(least.peak)} GiB: "
-            f"{_arguments(least.parallel)}"
+            f"{_arguments(least.parallel, plan.parallel)}"
         )
     return "\n".join(lines)
 
@@ -141,7 +143,9 @@ def _gib(size: int) -> str:
     return f"{size / GIB:,.3g}" if size < 1000 * GIB else f"{size / GIB:,.0f}"
 
 
-def _arguments(parallel: ParallelConfig) -> str:
-    keys = ("tensor", "sequence", "pipeline", "context")
+def _arguments(parallel: ParallelConfig, recipe: ParallelConfig) -> str:
+    keys = ["tensor", "sequence", "pipeline", "context"]
+    # said where the recipe's own must be taken back
+    keys += [key for key in ("virtual", "pipeline_layers") if getattr(recipe, key) != getattr(parallel, key)]
     values = {key: getattr(parallel, key) for key in keys}
-    return " ".join(f"parallel.{key}={str(value).lower()}" for key, value in values.items())
+    return " ".join(f"parallel.{key}={in_words(value)}" for key, value in values.items())

@@ -73,13 +73,13 @@ def measure(
     policy = Policy(recipe, layout, VOCAB)
     policy.load(noisy_weights(recipe.model, vocab=VOCAB))
     policy.start_phase(OptimizerConfig(), 2)
-    _set_recompute(policy.model, recompute)
+    _set_recompute(policy.models[0], recompute)
     batch = full_rows(ROWS * layout.data_size)
     size = MICRO if packed is None else TokenBudget(packed)
-    with SavedBytes(without=policy.model.parameters()) as saved, SentBytes() as sent:
+    with SavedBytes(without=policy.models[0].parameters()) as saved, SentBytes() as sent:
         policy.update(batch, SFT(), micro_batch_size=size)
     assert saved.now == 0
-    return held(policy.model, policy.wrapped, policy.optimizer) | {"saved": saved.peak, "sent": sent.total}
+    return held(policy.models[0], policy.wrapped[0], policy.optimizer) | {"saved": saved.peak, "sent": sent.total}
 
 
 def _set_recompute(model: GPTModel, recompute: str) -> None:

@@ -39,11 +39,11 @@ def test_a_critic_takes_what_the_plan_says(layout: Place) -> None:
     recipe = Recipe(model=model_config())
     critic = Critic(recipe, layout, VOCAB)
     critic.start_phase(OptimizerConfig(), 2)
-    for param in critic.model.parameters():
+    for param in critic.models[0].parameters():
         param.main_grad.fill_(1.0)
     critic.optimizer.step()
     state = trained_state(shape_of(recipe, VOCAB), Layout(), Numerics(), value_head=True)
-    assert held(critic.model, critic.wrapped, critic.optimizer) == vars(state)
+    assert held(critic.models[0], critic.wrapped[0], critic.optimizer) == vars(state)
 
 
 def test_the_engine_takes_what_the_plan_says() -> None:

@@ -14,6 +14,7 @@ import pytest
 from megarl.cli import main
 from megarl.config.load import load_recipe
 from megarl.plan.plan import nearest_fit, plan_recipe, rows_that_fit
+from megarl.plan.report import verdict
 
 DEMO = str(Path(__file__).resolve().parents[3] / "recipes/demo/grpo_arithmetic.yaml")
 # Qwen2.5-7B's body on 8 ranks
@@ -151,3 +152,12 @@ def test_a_plan_is_made_without_torch() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_layout_that_is_found_takes_back_what_belongs_to_another_pipeline() -> None:
+    own = ["parallel.world_size=4", "parallel.pipeline=2", "parallel.virtual=2", "parallel.pipeline_layers=[1,1,1,1]"]
+    of_recipe = plan_recipe(load_recipe(DEMO, [*own, "rl.micro_batch_size=1", "sft.micro_batch_size=1"]).recipe)
+    other = replace(of_recipe.parallel, pipeline=4, virtual=1, pipeline_layers=None)
+    text = verdict(of_recipe, 1, replace(of_recipe, parallel=other), None)
+    assert text.endswith("parallel.pipeline=4 parallel.context=1 parallel.virtual=1 parallel.pipeline_layers=null")
+    assert verdict(of_recipe, 1, of_recipe, None).endswith("parallel.pipeline=2 parallel.context=1")
