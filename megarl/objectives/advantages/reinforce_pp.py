@@ -10,6 +10,7 @@ counts as good. Positions outside the mask (tool output) are passed over: they n
 import torch
 from torch import Tensor
 
+from megarl.objectives.advantages.discount import discounted_sums
 from megarl.objectives.advantages.inputs import Rewarded
 
 STD_EPSILON = 1e-8
@@ -28,16 +29,6 @@ def reinforce_pp_baseline(batch: Rewarded) -> Tensor:
         if group.max() > group.min():
             rewards_B[rows] = group - group.mean()
     return _whitened_returns(batch, rewards_B)
-
-
-def discounted_returns(token_rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Tensor:
-    """sum over later masked tokens of gamma^(distance in masked tokens) * reward, fp64 [B, T]; 0 outside the mask."""
-    returns_BT = torch.zeros_like(token_rewards_BT, dtype=torch.float64)
-    running_B = torch.zeros(len(mask_BT), dtype=torch.float64, device=mask_BT.device)
-    for t in reversed(range(mask_BT.shape[1])):
-        running_B = torch.where(mask_BT[:, t], token_rewards_BT[:, t] + gamma * running_B, running_B)
-        returns_BT[:, t] = torch.where(mask_BT[:, t], running_B, 0.0)
-    return returns_BT
 
 
 def at_last_token(rewards_B: Tensor, mask_BT: Tensor) -> Tensor:
@@ -59,5 +50,5 @@ def whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
 def _whitened_returns(batch: Rewarded, rewards_B: Tensor) -> Tensor:
     trained_BT = batch.mask_BT & batch.valid_B[:, None]
     token_rewards_BT = at_last_token(rewards_B, batch.mask_BT) - batch.masked_penalties()
-    returns_BT = discounted_returns(token_rewards_BT, batch.mask_BT, batch.gamma)
+    returns_BT = discounted_sums(token_rewards_BT, batch.mask_BT, batch.gamma)
     return whiten(returns_BT, trained_BT).float()
