@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from megarl.objectives.advantages.discount import discounted_sums
+from megarl.objectives.advantages.group import is_uniform
 from megarl.objectives.advantages.inputs import Rewarded
 
 STD_EPSILON = 1e-8
@@ -26,7 +27,7 @@ def reinforce_pp_baseline(batch: Rewarded) -> Tensor:
     rewards_B = torch.zeros_like(batch.rewards_B, dtype=torch.float64)
     for rows in batch.groups():
         group = batch.rewards_B[rows].double()
-        if group.max() > group.min():
+        if not is_uniform(group):
             rewards_B[rows] = group - group.mean()
     return _whitened_returns(batch, rewards_B)
 
@@ -41,8 +42,7 @@ def at_last_token(rewards_B: Tensor, mask_BT: Tensor) -> Tensor:
 def whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """(x - mean) / (std + 1e-8) over the masked values, fp64; all 0 where there are fewer than two or all are equal."""
     values_N = values_BT[mask_BT]
-    # max == min, not std == 0: the rounding of a large mean, divided by 1e-8, would pass for a signal
-    if len(values_N) < 2 or values_N.max() == values_N.min():
+    if is_uniform(values_N):
         return torch.zeros_like(values_BT)
     return torch.where(mask_BT, (values_BT - values_N.mean()) / (values_N.std() + STD_EPSILON), 0.0)
 
