@@ -108,7 +108,9 @@ def correction_fits_objective(recipe: Recipe) -> None:
     if correction.weighting != "none" and name in ("decoupled_ppo", "dppo_tv"):
         reason = f"corrects a second time what rl.objective.name={name} corrects by its own ratio to the engine"
         raise refusal("rl.correction.weighting", correction.weighting, reason, "set weighting=none")
-    if correction.mode == "bypass" and correction.weighting != "none" and name != "reinforce":
+    # whether a user's own has a ratio is seen once it is built
+    has_ratio = name in KNOWN_OBJECTIVES and name != "reinforce"
+    if correction.mode == "bypass" and correction.weighting != "none" and has_ratio:
         reason = "weighs twice: in rl.correction.mode=bypass the objective's own ratio is policy / engine"
         raise refusal("rl.correction.weighting", correction.weighting, reason, "set weighting=none or mode=decoupled")
     if correction.mode == "bypass" and name == "decoupled_ppo":

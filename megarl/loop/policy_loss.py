@@ -30,7 +30,8 @@ def build_policy_loss(recipe: Recipe, kl_coefficient: float, clip_high: float | 
         clip_high: the objective's upper clip as it stands; None for the recipe's own.
 
     Raises:
-        RecipeError: the objective is not registered, or its dotted path gives none.
+        RecipeError: the objective is not registered, its dotted path gives none, or it has a ratio of its own to what
+            the recipe weighs its tokens by.
     """
     rl = recipe.rl
     bypass = rl.correction.mode == "bypass"

@@ -24,6 +24,7 @@ from megarl.data.registry import build_source
 from megarl.data.tokenizer import build_tokenizer, decode, encode
 from megarl.loop.folder import CHECKPOINTS
 from megarl.loop.journal import Journal
+from megarl.loop.policy_loss import build_policy_loss
 from megarl.loop.stop import StopFlag, Stopped
 from megarl.megatron.critic import Critic
 from megarl.megatron.policy import FrozenModel, Policy
@@ -155,6 +156,8 @@ def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) 
     """Builds every part; weights, optimizer and state are still to be loaded (see `loop.start`)."""
     tokenizer = build_tokenizer(recipe.tokenizer)
     vocab_size = len(tokenizer)
+    # a user's own objective may not take what goes around it: refused before a model is built
+    build_policy_loss(recipe, recipe.rl.kl.coefficient)
     return Run(
         recipe=recipe,
         layout=layout,

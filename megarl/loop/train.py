@@ -73,7 +73,8 @@ def _introduction(run: Run) -> str:
     recipe, parallel = run.recipe, run.recipe.parallel
     shapes = FAMILIES[recipe.model.family].tensor_shapes(recipe.model, run.policy.vocab_size)
     parameters = sum(math.prod(shape) for _, shape, _ in shapes)
-    layout = f"tensor {parallel.tensor} x pipeline {parallel.pipeline} x data {parallel.data}"
+    sizes = {name: getattr(parallel, name) for name in ("tensor", "pipeline", "context", "data")}
+    layout = " x ".join(f"{name} {size}" for name, size in sizes.items())
     return f"{recipe.name}: {recipe.model.family} of {parameters:,} parameters, {layout}, output in {run.folder}"
 
 

@@ -16,7 +16,8 @@ class TrainBatch:
         tokens_BT: int64, the tokens that are read.
         targets_BT: int64, the tokens that are predicted.
         mask_BT: bool, True where the target is a token of the response.
-        lengths_B: int64, tokens of each row that are no padding.
+        lengths_B: int64 on the CPU, tokens of each row that are no padding: to lay a micro-batch out must not wait for
+            the device.
         advantages_BT: fp32, or None before they are known; likewise the log-probs, in nats.
         old_log_probs_BT: by the trainer, before this batch's first update.
         rollout_log_probs_BT: by the engine; NaN where it gave none.
@@ -114,7 +115,7 @@ def pad_batch(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int
         targets_BT=ids[:, 1:].contiguous(),
         mask_BT=mask[:, 1:].contiguous(),
         # the last token is predicted, not read
-        lengths_B=(torch.tensor(ends, device=device) - 1).clamp(min=0),
+        lengths_B=(torch.tensor(ends) - 1).clamp(min=0),
     )
 
 

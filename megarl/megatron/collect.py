@@ -44,9 +44,12 @@ def reduce_metrics(micro_batches: Sequence[Mapping[str, Tensor]], layout: Layout
         Name to sum and count, on every rank.
     """
     local: dict[str, tuple[float, float]] = {}
-    if layout.speaks:
-        for metrics in micro_batches:
-            _add(local, {name: (float(pair[0]), float(pair[1])) for name, pair in metrics.items()})
+    pairs = [pair for metrics in micro_batches for pair in metrics.items()]
+    if layout.speaks and pairs:
+        # one copy to the CPU, and so one wait for the device, for all of them
+        values = torch.stack([pair for _, pair in pairs]).tolist()
+        for (name, _), (total, count) in zip(pairs, values, strict=True):
+            _add(local, {name: (total, count)})
     if layout.world_size == 1:
         return local
     gathered: list[dict[str, tuple[float, float]]] = [{} for _ in range(layout.world_size)]

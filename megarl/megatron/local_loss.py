@@ -53,9 +53,9 @@ def local_loss(
         vocab_size: real tokens.
         temperature: divides the logits.
     """
-    mask_N = inputs.take(batch.mask_BT)
-    own = {name: inputs.take(value)[mask_N] for name in FIELDS if (value := getattr(batch, name)) is not None}
-    weights_M = inputs.take(weights_BT)[mask_N]
+    trained_M = inputs.trained(batch.mask_BT)
+    own = {name: inputs.take(value)[trained_M] for name in FIELDS if (value := getattr(batch, name)) is not None}
+    weights_M = inputs.take(weights_BT)[trained_M]
     sums: dict[str, Sum] = {}
 
     def token_loss(log_probs_n: Tensor, entropy_n: Tensor, rows: slice) -> Tensor:
@@ -67,21 +67,20 @@ def local_loss(
         )
         output = objective(tokens)
         loss = weighted_sum(output.loss_BT, weights_M[rows][None])
-        for name, (total, count) in {"loss": (loss.detach(), mask_N[:0].sum()), **output.metrics}.items():
+        for name, (total, count) in {"loss": (loss.detach(), tokens.mask_BT.sum()), **output.metrics}.items():
             before = sums.get(name)
             sums[name] = (total, count) if before is None else (before[0] + total, before[1] + count)
         return loss
 
     group = parallel_state.get_tensor_model_parallel_group()
     shard = VocabularyShard.of(len(weight_VH), vocab_size, group)
-    hidden_MH = head_input(model, hidden_bsH.flatten(0, 1)[mask_N])
-    targets_M = inputs.take(batch.targets_BT)[mask_N]
+    hidden_MH = head_input(model, hidden_bsH.flatten(0, 1).index_select(0, trained_M))
+    targets_M = inputs.take(batch.targets_BT)[trained_M]
     loss = head_loss(hidden_MH, weight_VH, targets_M, temperature, shard, token_loss)
     if len(targets_M) == 0:
         # for the metrics' names, which every rank must know
         token_loss(weights_M, weights_M, slice(0))
-    whole = _over_context_ranks(sums, len(inputs.places_CN))
-    return loss, {**whole, "loss": (whole["loss"][0], batch.mask_BT.sum())}
+    return loss, _over_context_ranks(sums, len(inputs.places_CN))
 
 
 def _over_context_ranks(sums: Mapping[str, Sum], ranks: int) -> dict[str, Sum]:

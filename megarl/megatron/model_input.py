@@ -5,7 +5,7 @@ reads two of the chunks that a sequence is cut into. An objective sees neither: 
 [B, T] on every context-parallel rank, whole responses with it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -44,6 +44,13 @@ class ModelInput:
         """This rank's part of a tensor over the batch, [N]; 0 or False for padding."""
         with_padding = torch.cat([values_BT.flatten(), values_BT.new_zeros(1)])
         return with_padding[self.places_CN[self.context_rank]]
+
+    def trained(self, mask_BT: Tensor) -> Tensor:
+        """Which of this rank's tokens the mask holds, int64 [M], rising.
+
+        Waits for the device, as every indexing by a mask does; what is indexed by these numbers does not.
+        """
+        return self.take(mask_BT).nonzero()[:, 0]
 
     def bring_back(self, *values_N: Tensor) -> tuple[Tensor, ...]:
         """Values of this rank's tokens as [B, T] each, whole on every context-parallel rank. Collective over those.
@@ -98,7 +105,7 @@ def model_input(batch: TrainBatch, sequence_parallel: bool = False) -> ModelInpu
         context_rank=rank,
         shape=batch.tokens_BT.shape,
     )
-    return ModelInput(**{**vars(laid_out), "tokens_bs": laid_out.take(batch.tokens_BT).view(shape)})
+    return replace(laid_out, tokens_bs=laid_out.take(batch.tokens_BT).view(shape))
 
 
 def _stream(lengths: list[int], segments: list[int], width: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -58,8 +58,11 @@ def _hidden_forward_step(
 ) -> tuple[Tensor, Callable[..., Tensor]]:
     batch = next(data_iterator)
     inputs = input_for(model, batch)
-    mask_N = inputs.take(batch.mask_BT)
-    return run_model(model, inputs), lambda hidden_bsH, non_loss_data=True: hidden_bsH.flatten(0, 1)[mask_N]
+
+    def collect(hidden_bsH: Tensor, non_loss_data: bool = True) -> Tensor:
+        return hidden_bsH.flatten(0, 1).index_select(0, inputs.trained(batch.mask_BT))
+
+    return run_model(model, inputs), collect
 
 
 def _kl_forward_step(scorer: Scorer) -> Callable[..., Any]:

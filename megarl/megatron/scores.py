@@ -45,8 +45,9 @@ class Scorer:
 
     def __call__(self, model: torch.nn.Module, output_bsX: Tensor, batch: TrainBatch, inputs: ModelInput) -> Scores:
         """Scores from what the model gave: logits, or hidden states where the output layer's product is put off."""
-        mask_N, targets_N = inputs.take(batch.mask_BT), inputs.take(batch.targets_BT)
-        output_MX, targets_M = output_bsX.flatten(0, 1)[mask_N], targets_N[mask_N]
+        trained_M = inputs.trained(batch.mask_BT)
+        output_NX, targets_N = output_bsX.flatten(0, 1), inputs.take(batch.targets_BT)
+        output_MX, targets_M = output_NX.index_select(0, trained_M), targets_N[trained_M]
         weight_VH = deferred_weight(model)
         kl_M = None
         if weight_VH is None:
@@ -61,9 +62,9 @@ class Scorer:
                 kl_M = exact_kl(
                     hidden_MH, weight_VH, batch.reference_hidden_MH, reference_weight_VH, self.temperature, shard
                 )
-        blank_N = torch.full(mask_N.shape, float("nan"), device=output_bsX.device)
+        blank_N = torch.full(targets_N.shape, float("nan"), device=output_bsX.device)
         values = [*scores, *([] if kl_M is None else [kl_M])]
-        whole = inputs.bring_back(*(blank_N.masked_scatter(mask_N, values_M) for values_M in values))
+        whole = inputs.bring_back(*(blank_N.index_copy(0, trained_M, values_M) for values_M in values))
         return Scores(whole[0], whole[1], whole[2] if len(whole) > 2 else None)
 
     def _shard(self, columns: int) -> VocabularyShard:

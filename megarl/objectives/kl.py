@@ -9,6 +9,9 @@ With x = log policy - log reference at the sampled token:
 As a loss each has the gradient c grad log policy. On-policy k1's c = 1 has expectation 0: it is noise. k2's c = x is
 the reverse KL's. k3's c = 1 - e^-x is the gradient of the forward KL(reference || policy), and explodes on tokens that
 the reference likes and the policy does not. Below x = -20 it is left at its value there, with no gradient.
+
+Under an importance weight r = policy / sampler a term is r k, with the gradient r (k + c) grad log policy. For k1 and
+k3 that is the reverse KL's, and for k3 it is r x: e^-x cancels.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,6 +57,26 @@ def k3_coefficient(log_ratio_policy_over_reference: Tensor) -> Tensor:
     return -torch.expm1(-log_ratio_policy_over_reference.clamp(min=-MAX_LOG_RATIO))
 
 
+def k1_weighted_coefficient(log_ratio_policy_over_reference: Tensor) -> Tensor:
+    """k + c of k1, the factor of r in the gradient of r k1."""
+    return log_ratio_policy_over_reference + 1.0
+
+
+def k2_weighted_coefficient(log_ratio_policy_over_reference: Tensor) -> Tensor:
+    """k + c of k2."""
+    return k2(log_ratio_policy_over_reference) + log_ratio_policy_over_reference
+
+
+def k3_weighted_coefficient(log_ratio_policy_over_reference: Tensor) -> Tensor:
+    """k + c of k3, which is x: formed as such, since k and c are both e^-x large where they cancel."""
+    return log_ratio_policy_over_reference
+
+
 Estimator = Callable[[Tensor], Tensor]
 ESTIMATORS: Mapping[str, Estimator] = {"k1": k1, "k2": k2, "k3": k3}
 COEFFICIENTS: Mapping[str, Estimator] = {"k1": k1_coefficient, "k2": k2_coefficient, "k3": k3_coefficient}
+WEIGHTED_COEFFICIENTS: Mapping[str, Estimator] = {
+    "k1": k1_weighted_coefficient,
+    "k2": k2_weighted_coefficient,
+    "k3": k3_weighted_coefficient,
+}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from megarl.objectives.batch import Objective, ObjectiveOutput, TokenBatch, is_token_local
-from megarl.objectives.kl import COEFFICIENTS, ESTIMATORS, k1, k3
+from megarl.objectives.kl import COEFFICIENTS, ESTIMATORS, WEIGHTED_COEFFICIENTS, k1, k3
 from megarl.objectives.masked import masked, masked_difference, masked_log_ratio, masked_sum
 
 
@@ -22,8 +22,8 @@ class KLPenalty:
             unbiased at token level only: it weighs the token, not the prefix that it was sampled after.
         bypass: takes the engine's log-probs for the old ones in r, as the paper does, whose old policy is the engine's.
             A token without a finite one has no term.
-        cap: bound on the magnitude of the estimator's gradient coefficient c, which leaves the value as it is; None
-            for no bound.
+        cap: bound on the magnitude of the estimator's gradient coefficient, which leaves the value as it is; None for
+            no bound. The coefficient is c, or under an importance weight r the factor k + c of r.
     """
 
     inner: Objective
@@ -69,23 +69,31 @@ class KLPenalty:
                 return ObjectiveOutput(output.loss_BT, metrics)
             term_BT = masked(batch.given("reference_kl_BT"), mask_BT)
             return ObjectiveOutput(output.loss_BT + self.coefficient * term_BT, metrics)
-        coefficient_BT = COEFFICIENTS[self.estimator](x_BT.detach())
+        table = WEIGHTED_COEFFICIENTS if self.importance_weighted else COEFFICIENTS
+        coefficient_BT = table[self.estimator](x_BT.detach())
         metrics |= {
             "kl/coefficient_abs": masked_sum(coefficient_BT.abs(), mask_BT),
             "kl/coefficient_above_10_share": masked_sum((coefficient_BT.abs() > 10).float(), mask_BT),
         }
         if not self.coefficient:
             return ObjectiveOutput(output.loss_BT, metrics)
+        return ObjectiveOutput(output.loss_BT + self.coefficient * self._term(batch, x_BT, coefficient_BT), metrics)
+
+    def _term(self, batch: TokenBatch, x_BT: Tensor, coefficient_BT: Tensor) -> Tensor:
+        """The estimate of each token, with its gradient."""
         term_BT = ESTIMATORS[self.estimator](x_BT)
         if self.cap is not None:
-            term_BT = _with_coefficient(term_BT, coefficient_BT.clamp(-self.cap, self.cap), x_BT)
-        if self.importance_weighted:
-            sampler_BT = batch.given(self._sampler)
-            # the engine may give no log-prob; the trainer always does, and NaN of its own must be seen
-            known_BT = mask_BT & sampler_BT.isfinite() if self.bypass else mask_BT
-            ratio_BT = masked_log_ratio(batch.log_probs_BT, sampler_BT, known_BT).exp()
-            term_BT = masked(term_BT * ratio_BT, known_BT)
-        return ObjectiveOutput(output.loss_BT + self.coefficient * term_BT, metrics)
+            coefficient_BT = coefficient_BT.clamp(-self.cap, self.cap)
+        if self.cap is not None or self.importance_weighted:
+            term_BT = _with_coefficient(term_BT, coefficient_BT, x_BT)
+        if not self.importance_weighted:
+            return term_BT
+        sampler_BT = batch.given(self._sampler)
+        # the engine may give no log-prob; the trainer always does, and NaN of its own must be seen
+        known_BT = batch.mask_BT & sampler_BT.isfinite() if self.bypass else batch.mask_BT
+        # detached: what flows through r is in the coefficient, where a cap bounds it and k3's e^-x cancels
+        ratio_BT = masked_log_ratio(batch.log_probs_BT.detach(), sampler_BT, known_BT).exp()
+        return masked(term_BT * ratio_BT, known_BT)
 
 
 def _with_coefficient(value_BT: Tensor, coefficient_BT: Tensor, x_BT: Tensor) -> Tensor:

@@ -10,8 +10,10 @@ the state that it was cut in where it was truncated: being cut is not being wort
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+
+from megarl.objectives.advantages.discount import discounted_sums, next_masked
+from megarl.objectives.masked import masked
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,9 @@ def gae(
         gamma: discount a token.
         lam: GAE's lambda.
     """
-    rewards_BT = torch.where(mask_BT, token_rewards_BT.double(), 0.0)
-    values_BT = torch.where(mask_BT, values_BT.double(), 0.0)
-    next_value_B = final_values_B.double()
-    next_advantage_B = torch.zeros_like(next_value_B)
-    advantages_BT = torch.zeros_like(rewards_BT)
-    for t in reversed(range(mask_BT.shape[1])):
-        masked_B = mask_BT[:, t]
-        delta_B = rewards_BT[:, t] + gamma * next_value_B - values_BT[:, t]
-        advantage_B = delta_B + gamma * lam * next_advantage_B
-        next_advantage_B = torch.where(masked_B, advantage_B, next_advantage_B)
-        next_value_B = torch.where(masked_B, values_BT[:, t], next_value_B)
-        advantages_BT[:, t] = torch.where(masked_B, advantage_B, 0.0)
-    return GAE(advantages_BT.float(), torch.where(mask_BT, advantages_BT + values_BT, 0.0).float())
+    rewards_BT = masked(token_rewards_BT.double(), mask_BT)
+    values_BT = masked(values_BT.double(), mask_BT)
+    next_values_BT = next_masked(values_BT, mask_BT, final_values_B.double())
+    deltas_BT = masked(rewards_BT + gamma * next_values_BT - values_BT, mask_BT)
+    advantages_BT = discounted_sums(deltas_BT, mask_BT, gamma * lam)
+    return GAE(advantages_BT.float(), masked(advantages_BT + values_BT, mask_BT).float())

@@ -8,6 +8,14 @@ from torch import Tensor
 from megarl.objectives.advantages.inputs import Rewarded
 
 
+def is_uniform(values: Tensor) -> bool:
+    """Whether the values tell nothing apart: fewer than two, or all equal. A NaN equals none, and so is not hidden.
+
+    max == min, not std == 0: equal rewards such as .1 leave rounding in the mean and a std of 1e-17.
+    """
+    return len(values) < 2 or bool(values.max() == values.min())
+
+
 def by_group(batch: Rewarded, estimate: Callable[[Tensor], Tensor]) -> Tensor:
     """Applies `estimate` to each group's penalised rewards.
 
@@ -24,7 +32,6 @@ def by_group(batch: Rewarded, estimate: Callable[[Tensor], Tensor]) -> Tensor:
     advantages_B = torch.zeros_like(rewards_B)
     for rows in batch.groups():
         group = rewards_B[rows]
-        # max == min, not std == 0: equal rewards such as .1 leave rounding in the mean and a std of 1e-17
-        if len(rows) > 1 and group.max() > group.min():
+        if not is_uniform(group):
             advantages_B[rows] = estimate(group)
     return batch.on_tokens(advantages_B)

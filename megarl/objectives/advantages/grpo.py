@@ -8,6 +8,7 @@ dividing by the spread of its KL would blow that up to unit variance, whatever i
 import torch
 from torch import Tensor
 
+from megarl.objectives.advantages.group import is_uniform
 from megarl.objectives.advantages.inputs import Rewarded
 
 STD_EPSILON = 1e-6
@@ -23,7 +24,6 @@ def grpo(batch: Rewarded) -> Tensor:
     advantages_B = torch.zeros_like(rewards_B)
     for rows in batch.groups():
         rewards, penalised = rewards_B[rows], penalised_B[rows]
-        # max == min, not std == 0: equal rewards such as .1 leave rounding in the mean and a std of 1e-17
-        if len(rows) > 1 and rewards.max() > rewards.min():
+        if not is_uniform(rewards):
             advantages_B[rows] = (penalised - penalised.mean()) / (rewards.std() + STD_EPSILON)
     return batch.on_tokens(advantages_B)

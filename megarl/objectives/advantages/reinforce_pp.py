@@ -10,6 +10,8 @@ counts as good. Positions outside the mask (tool output) are passed over: they n
 import torch
 from torch import Tensor
 
+from megarl.objectives.advantages.discount import discounted_sums
+from megarl.objectives.advantages.group import is_uniform
 from megarl.objectives.advantages.inputs import Rewarded
 
 STD_EPSILON = 1e-8
@@ -25,19 +27,9 @@ def reinforce_pp_baseline(batch: Rewarded) -> Tensor:
     rewards_B = torch.zeros_like(batch.rewards_B, dtype=torch.float64)
     for rows in batch.groups():
         group = batch.rewards_B[rows].double()
-        if group.max() > group.min():
+        if not is_uniform(group):
             rewards_B[rows] = group - group.mean()
     return _whitened_returns(batch, rewards_B)
-
-
-def discounted_returns(token_rewards_BT: Tensor, mask_BT: Tensor, gamma: float) -> Tensor:
-    """sum over later masked tokens of gamma^(distance in masked tokens) * reward, fp64 [B, T]; 0 outside the mask."""
-    returns_BT = torch.zeros_like(token_rewards_BT, dtype=torch.float64)
-    running_B = torch.zeros(len(mask_BT), dtype=torch.float64, device=mask_BT.device)
-    for t in reversed(range(mask_BT.shape[1])):
-        running_B = torch.where(mask_BT[:, t], token_rewards_BT[:, t] + gamma * running_B, running_B)
-        returns_BT[:, t] = torch.where(mask_BT[:, t], running_B, 0.0)
-    return returns_BT
 
 
 def at_last_token(rewards_B: Tensor, mask_BT: Tensor) -> Tensor:
@@ -50,8 +42,7 @@ def at_last_token(rewards_B: Tensor, mask_BT: Tensor) -> Tensor:
 def whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """(x - mean) / (std + 1e-8) over the masked values, fp64; all 0 where there are fewer than two or all are equal."""
     values_N = values_BT[mask_BT]
-    # max == min, not std == 0: the rounding of a large mean, divided by 1e-8, would pass for a signal
-    if len(values_N) < 2 or values_N.max() == values_N.min():
+    if is_uniform(values_N):
         return torch.zeros_like(values_BT)
     return torch.where(mask_BT, (values_BT - values_N.mean()) / (values_N.std() + STD_EPSILON), 0.0)
 
@@ -59,5 +50,5 @@ def whiten(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
 def _whitened_returns(batch: Rewarded, rewards_B: Tensor) -> Tensor:
     trained_BT = batch.mask_BT & batch.valid_B[:, None]
     token_rewards_BT = at_last_token(rewards_B, batch.mask_BT) - batch.masked_penalties()
-    returns_BT = discounted_returns(token_rewards_BT, batch.mask_BT, batch.gamma)
+    returns_BT = discounted_sums(token_rewards_BT, batch.mask_BT, batch.gamma)
     return whiten(returns_BT, trained_BT).float()

@@ -193,6 +193,7 @@ CASES = {
 ALLOWED = (
     "correction: {mode: bypass}",
     "{objective: {name: reinforce}, correction: {mode: bypass, weighting: tis}}",
+    "{objective: {name: my_package.loss}, correction: {mode: bypass, weighting: tis}}",
     "kl: {estimator: k1, importance_weighted: true}",
     "objective: {name: k2_5, tau: 0.1}",
     "objective: {dual_clip: 3.0}",

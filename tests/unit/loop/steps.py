@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megarl.config.schema import Recipe
 from megarl.data.problem import Problem
-from megarl.loop.rl import with_advantages
+from megarl.loop.advantages import with_advantages
 from megarl.loop.rollouts import Rollouts
 from megarl.megatron.batch import TrainBatch, pad_batch
 from megarl.rollout import Completion, Request, VersionSpan

@@ -53,8 +53,12 @@ def test_bypass_does_not_weigh_twice() -> None:
     recipe.rl.correction = CorrectionConfig(mode="bypass", weighting="tis")
     with pytest.raises(RecipeError, match="weighs twice"):
         build_policy_loss(recipe, 0.0)
-    recipe.rl.objective.name = "reinforce"
-    assert isinstance(build_policy_loss(recipe, 0.0), EntropyBonus)
+    recipe.rl.objective.name = "megarl.objectives.PPO"
+    with pytest.raises(RecipeError, match="weighs twice"):
+        build_policy_loss(recipe, 0.0)
+    for without_ratio in ("reinforce", "megarl.objectives.Reinforce"):
+        recipe.rl.objective.name = without_ratio
+        assert "old_log_probs_BT" not in build_policy_loss(recipe, 0.0).needs
 
 
 def test_a_kl_in_the_reward_is_not_in_the_loss_too() -> None:

@@ -7,8 +7,10 @@ from megarl.megatron.world import Layout
 
 
 def test_metrics_are_added_over_micro_batches() -> None:
-    def metric(total: float, count: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        return {"a": (torch.tensor(total), torch.tensor(count))}
+    def metric(total: float, count: float, name: str = "a") -> dict[str, torch.Tensor]:
+        return {name: torch.tensor([total, count])}
 
     alone = Layout(0, 1, 0, 1, True, True)
-    assert reduce_metrics([metric(1.5, 2), metric(-0.5, 3), {}], alone) == {"a": (1.0, 5.0)}
+    batches = [metric(1.5, 2), metric(-0.5, 3) | metric(0.25, 1, "b"), {}]
+    assert reduce_metrics(batches, alone) == {"a": (1.0, 5.0), "b": (0.25, 1.0)}
+    assert reduce_metrics([{}], alone) == {} == reduce_metrics([], alone)

@@ -40,6 +40,24 @@ def test_packed_sequences_lie_end_to_end() -> None:
     assert not inputs.take(small().mask_BT)[-2:].any()
 
 
+@pytest.mark.parametrize("packed_tokens", [None, 8])
+def test_laying_out_never_waits_for_the_device(packed_tokens: int | None) -> None:
+    """Tensors on 'meta' hold nothing: to read one raises an error where a GPU would make the process wait."""
+    batch = pad_batch(PROMPTS, RESPONSES, torch.device("meta"))
+    inputs = model_input(replace(batch, packed_tokens=packed_tokens))
+    assert inputs.tokens_bs.device.type == inputs.positions_bs.device.type == "meta"
+    assert inputs.tokens_bs.shape == model_input(small(packed_tokens)).tokens_bs.shape
+    assert inputs.take(batch.mask_BT).shape == (inputs.tokens_bs.numel(),)
+
+
+@pytest.mark.parametrize("packed_tokens", [None, 8])
+def test_trained_tokens_are_those_of_the_mask(packed_tokens: int | None) -> None:
+    batch = small(packed_tokens)
+    inputs = model_input(batch)
+    targets_M = inputs.take(batch.targets_BT)[inputs.trained(batch.mask_BT)]
+    assert targets_M.tolist() == [token for response in RESPONSES for token in response]
+
+
 def test_results_come_back_to_their_rows() -> None:
     batch = random_batch(6)
     inputs = model_input(replace(batch, packed_tokens=int(batch.lengths_B.sum()) + 3))

@@ -1,10 +1,12 @@
 """GAE against a naive loop in float64 over each response's own tokens."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from megarl.objectives import gae
 from tests.unit.objectives.reference import ragged_mask, uniform
@@ -80,3 +82,25 @@ def test_lambda_one_is_the_return_less_the_value() -> None:
         for i, t in enumerate(columns):
             wanted = math.fsum(rewards[row, later].item() for later in columns[i:])
             assert out.returns_BT[row, t].item() == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts the operations that a device would be asked for."""
+
+    operations = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += 1
+        return operation(*args, **(kwargs or {}))
+
+
+def operations(width: int) -> int:
+    values, mask = torch.ones(2, width), torch.ones(2, width, dtype=torch.bool)
+    with OperationCounter() as counter:
+        gae(values, values, mask, torch.zeros(2), 0.99, 0.9)
+    return counter.operations
+
+
+def test_a_long_response_costs_no_operation_a_token() -> None:
+    """64 times the tokens are twice the doublings, 12 instead of 6, beside what does not grow."""
+    assert operations(64) < operations(4096) < 2 * operations(64)

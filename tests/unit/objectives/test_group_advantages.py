@@ -1,5 +1,6 @@
 """Advantages that compare the responses of one prompt, against numpy."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -188,3 +189,9 @@ def test_remax_is_the_reward_less_the_greedy_one() -> None:
 def test_lengths_must_agree() -> None:
     with pytest.raises(ValueError, match="3 rewards, 2 prompt ids, 3 masks and 3 validities"):
         rewarded([0.0] * 3, ["a", "b"])
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "max_rl", "reinforce_pp", "reinforce_pp_baseline"])
+def test_a_reward_that_is_no_number_is_not_hidden(name: str) -> None:
+    """An advantage of 0 would pass for a group that teaches nothing."""
+    assert ADVANTAGES[name](rewarded([1.0, math.nan, 0.0], ["p"] * 3)).isnan().any()

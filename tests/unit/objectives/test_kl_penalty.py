@@ -33,6 +33,11 @@ def estimate(name: str, x: float) -> tuple[float, float]:
     return math.expm1(-y) + y, -math.expm1(-x) if x >= -BOUND else 0.0
 
 
+def weighted_slope(name: str, x: float) -> float:
+    """Derivative of r k by log policy, over r."""
+    return {"k1": x + 1, "k2": x * x / 2 + x, "k3": x}[name]
+
+
 def expected(batch: TokenBatch, name: str, beta: float, weighted: bool) -> tuple[Tensor, Tensor]:
     loss, gradient = torch.zeros(2, *batch.mask_BT.shape, dtype=torch.float64)
     for at in map(tuple, batch.mask_BT.nonzero().tolist()):
@@ -41,10 +46,8 @@ def expected(batch: TokenBatch, name: str, beta: float, weighted: bool) -> tuple
         )
         value, slope = estimate(name, log_prob - reference)
         if weighted:
-            y = log_prob - old
-            r = math.exp(max(-BOUND, min(BOUND, y)))
-            slope = r * slope + (r * value if abs(y) <= BOUND else 0.0)
-            value *= r
+            r = math.exp(max(-BOUND, min(BOUND, log_prob - old)))
+            slope, value = r * weighted_slope(name, log_prob - reference), r * value
         loss[at], gradient[at] = beta * value, beta * slope
     return loss, gradient
 
@@ -74,6 +77,35 @@ def test_cap_bounds_the_gradient_and_leaves_the_value(name: str, shifts: tuple[f
     x = torch.where(batch.mask_BT, batch.log_probs_BT.detach() - batch.given("reference_log_probs_BT"), 0.0)
     table = {"k1": torch.ones_like(x), "k2": x, "k3": -torch.expm1(-x)}[name]
     torch.testing.assert_close(gradient, torch.where(batch.mask_BT, table.clamp(-cap, cap), 0.0), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("shifts", SHIFTS.values(), ids=list(SHIFTS))
+def test_cap_bounds_the_weighted_gradient_whole(name: str, shifts: tuple[float, ...]) -> None:
+    """A cap on c alone would leave the gradient of r, k3's e^-x of it with the wrong sign."""
+    batch, cap = shifted_batch(shifts, 9), 0.4
+    weighted = KLPenalty(Nothing(), 1.0, name, importance_weighted=True)
+    loss, gradient = value_and_gradient(replace(weighted, cap=cap), batch)
+    assert torch.equal(loss, value_and_gradient(weighted, batch)[0])
+    for at in map(tuple, batch.mask_BT.nonzero().tolist()):
+        log_prob, old, reference = (
+            batch.given(which)[at].item() for which in ("log_probs_BT", "old_log_probs_BT", "reference_log_probs_BT")
+        )
+        r = math.exp(max(-BOUND, min(BOUND, log_prob - old)))
+        slope = max(-cap, min(cap, weighted_slope(name, log_prob - reference)))
+        assert gradient[at].item() == pytest.approx(r * slope, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("cap", [None, 10.0])
+@pytest.mark.parametrize("x", [-5.0, -15.0, -30.0])
+def test_weighted_k3_pulls_a_rare_token_back_up(x: float, cap: float | None) -> None:
+    """In fp32, where k3 and its coefficient are both too large to cancel, and beyond the bound of e^-x."""
+    log_probs = torch.tensor([[x - 1]], requires_grad=True)
+    old, reference = torch.tensor([[x - 1]]), torch.tensor([[-1.0]])
+    batch = TokenBatch(log_probs, torch.ones(1, 1, dtype=torch.bool), old, None, old, None, reference)
+    penalty = KLPenalty(Nothing(), 1.0, "k3", importance_weighted=True, cap=cap)
+    (gradient,) = torch.autograd.grad(penalty(batch).loss_BT.sum(), log_probs)
+    assert gradient.item() == max(x, -10.0 if cap else x)
 
 
 def test_coefficient_zero_measures_and_does_not_train() -> None:
