@@ -81,17 +81,16 @@ CASES = {
         "rl.kl.cap=5.0 is about the sampled token, which rl.kl.estimator=full does not read; drop it or take k2 or k3."
     ),
     "correction: {weighting: tis}": (
-        "rl.correction.weighting=tis does nothing with rl.correction.mode=none; set mode=decoupled or mode=bypass."
+        "rl.correction.weighting=tis does nothing with rl.correction.mode=none; set mode=decoupled."
     ),
     "correction: {reject_token: [0.9, 1.1], weighting: tis}": (
-        "rl.correction.reject_token=[0.9, 1.1] does nothing with rl.correction.mode=none; "
-        "set mode=decoupled or mode=bypass."
+        "rl.correction.reject_token=[0.9, 1.1] does nothing with rl.correction.mode=none; set mode=decoupled."
     ),
     "correction: {veto: 0.0001}": (
         "rl.correction.veto=0.0001 does nothing with rl.correction.mode=none; set mode=decoupled or mode=bypass."
     ),
     "correction: {opsm: 0.0001}": (
-        "rl.correction.opsm=0.0001 does nothing with rl.correction.mode=none; set mode=decoupled or mode=bypass."
+        "rl.correction.opsm=0.0001 does nothing with rl.correction.mode=none; set mode=bypass."
     ),
     "correction: {mode: decoupled}": (
         "rl.correction.mode=decoupled asks for a correction and names none; set weighting, a rejection, veto or opsm."
@@ -106,7 +105,7 @@ CASES = {
         "rl.correction.reject_geometric=[1.0, 1.001] is no band around a ratio of 1; write it like [0.9, 1.1]."
     ),
     "correction: {mode: decoupled, weighting: icepop, low: 1.5}": (
-        "rl.correction.low=1.5 and high are no band around 1; give low < 1 < high."
+        "rl.correction.low=1.5 is not below 1, so that tokens without any drift weigh 0; give less than 1."
     ),
     "correction: {mode: decoupled, weighting: tis, cap: 0.9}": (
         "rl.correction.cap=0.9 is below 1, so that it shrinks every token's term where there is no drift too; "
@@ -114,7 +113,7 @@ CASES = {
     ),
     "{objective: {name: decoupled_ppo}, correction: {mode: decoupled, weighting: tis}}": (
         "rl.correction.weighting=tis corrects a second time what rl.objective.name=decoupled_ppo corrects by its own "
-        "ratio to the engine; set weighting=none."
+        "ratio to the engine; set weighting=none and mode=none."
     ),
     "{objective: {name: dppo_tv}, correction: {mode: bypass, weighting: icepop}}": (
         "rl.correction.weighting=icepop corrects a second time what rl.objective.name=dppo_tv corrects by its own "
