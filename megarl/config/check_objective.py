@@ -1,5 +1,7 @@
 """Cross-field checks of the policy loss: what an objective, an advantage and a KL term can be combined to."""
 
+from math import ceil
+
 from megarl.config.names import GROUP_RELATIVE, KNOWN_OBJECTIVES, OBJECTIVE_KEYS
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
@@ -69,6 +71,17 @@ def exact_kl_takes_no_weights(recipe: Recipe) -> None:
                 raise refusal(f"rl.kl.{name}", value, reason, "drop it or take k2 or k3")
 
 
+def coefficient_is_steered_gently(recipe: Recipe) -> None:
+    """It moves by a fifth of responses / horizon at most: beyond a factor of e a step it soon leaves every number."""
+    rl = recipe.rl
+    if rl.kl.target is not None and 5 * rl.kl.horizon < rl.rollouts_per_step:
+        reason = (
+            f"is below a fifth of the {rl.rollouts_per_step} responses of a step, so that one step could multiply "
+            "rl.kl.coefficient by more than e"
+        )
+        raise refusal("rl.kl.horizon", rl.kl.horizon, reason, f"give at least {ceil(rl.rollouts_per_step / 5)}")
+
+
 def overlong_fits(recipe: Recipe) -> None:
     """The penalty's buffer is a part of the longest response."""
     buffer, longest = recipe.rl.overlong.buffer_tokens, recipe.rollout.max_new_tokens
@@ -117,5 +130,6 @@ OBJECTIVE_CHECKS = (
     reinforce_updates_once,
     kl_belongs_where_it_is,
     exact_kl_takes_no_weights,
+    coefficient_is_steered_gently,
     overlong_fits,
 )

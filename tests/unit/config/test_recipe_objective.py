@@ -80,6 +80,10 @@ CASES = {
     "kl: {estimator: full, cap: 5.0}": (
         "rl.kl.cap=5.0 is about the sampled token, which rl.kl.estimator=full does not read; drop it or take k2 or k3."
     ),
+    "{prompts_per_step: 4, samples_per_prompt: 4, micro_batch_size: 16, kl: {target: 0.1, horizon: 3}}": (
+        "rl.kl.horizon=3 is below a fifth of the 16 responses of a step, so that one step could multiply "
+        "rl.kl.coefficient by more than e; give at least 4."
+    ),
     "correction: {weighting: tis}": (
         "rl.correction.weighting=tis does nothing with rl.correction.mode=none; set mode=decoupled."
     ),
@@ -210,6 +214,7 @@ ALLOWED = (
     "kl: {estimator: k1, placement: reward}",
     "kl: {importance_weighted: true, cap: 5.0}",
     "kl: {target: 0.1}",
+    "{prompts_per_step: 4, samples_per_prompt: 4, micro_batch_size: 16, kl: {target: 0.1, horizon: 4}}",
     "correction: {mode: decoupled, veto: 0.0001, normalise: kept}",
     "correction: {mode: bypass, veto: 0.0001}",
     "correction: {mode: bypass, opsm: 0.0001}",
