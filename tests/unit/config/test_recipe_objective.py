@@ -269,5 +269,15 @@ def test_an_objective_takes_the_keys_that_it_reads(name: str, write: Write) -> N
 
 @pytest.mark.parametrize("key", ["reject_token", "reject_sequence", "reject_geometric"])
 def test_a_band_holds_numbers(key: str, write: Write) -> None:
-    with pytest.raises(RecipeError, match=rf"^rl\.correction\.{key}"):
-        load_recipe(write("a.yaml", f"rl: {{correction: {{mode: decoupled, {key}: [low, high]}}}}"))
+    for wrong in ("[low, high]", "0.9"):
+        with pytest.raises(RecipeError, match=rf"^rl\.correction\.{key}=.* write it like \[0\.9, 1\.1\]\.$"):
+            load_recipe(write("a.yaml", f"rl: {{correction: {{mode: decoupled, {key}: {wrong}}}}}"))
+    load_recipe(write("a.yaml", f"rl: {{correction: {{mode: decoupled, {key}: [0.9, 1.1]}}}}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "guess"), [("advantage: GRPO", "grpo"), ("objective: {name: PPO}", "ppo"), ("kl: {estimator: K3}", "k3")]
+)
+def test_a_name_in_capitals_is_recognised(text: str, guess: str, write: Write) -> None:
+    with pytest.raises(RecipeError, match=rf"; did you mean {guess}\?$"):
+        load_recipe(write("a.yaml", under_rl(text)))
