@@ -9,6 +9,8 @@ from megarl.config.keys import Key, join, keys, sections
 from megarl.config.refusal import refusal
 
 _EXAMPLES: dict[Any, str] = {int: "3", float: "0.5", bool: "true", str: "'text', in quotes", dict: "{name: value}"}
+# a list of numbers is a band around 1 wherever the schema has one
+_LIST_EXAMPLES: dict[Any, str] = {int: "[3]", float: "[0.9, 1.1]", str: "['text', in quotes]"}
 
 
 def check_layer(layer: Layer) -> None:
@@ -46,7 +48,7 @@ def _check_literal(key: Key, value: Any, source: str) -> None:
     if value is None or _is_interpolation(value):
         return
     if not _is_a(value, key.kind) or (key.item and not all(_is_a(v, key.item) or _is_interpolation(v) for v in value)):
-        example = f"[{_EXAMPLES[key.item]}]" if key.item else _EXAMPLES[key.kind]
+        example = _LIST_EXAMPLES[key.item] if key.item else _EXAMPLES[key.kind]
         raise refusal(key.path, value, f"is not {key.kind_in_words}", f"write it like {example}", source)
     if key.kind is dict:
         _check_free(key.path, value, source)

@@ -1,4 +1,6 @@
-"""Cross-field checks of the policy loss: what an objective, a KL term and a correction can be combined to."""
+"""Cross-field checks of the policy loss: what an objective, an advantage and a KL term can be combined to."""
+
+from math import ceil
 
 from megarl.config.names import GROUP_RELATIVE, KNOWN_OBJECTIVES, OBJECTIVE_KEYS
 from megarl.config.refusal import refusal
@@ -6,8 +8,6 @@ from megarl.config.schema import Recipe
 
 _ALL_KEYS = tuple(dict.fromkeys(name for names in OBJECTIVE_KEYS.values() for name in names))
 _COMPARES_GROUPS = (*GROUP_RELATIVE, "reinforce_pp_baseline")
-_BANDS = ("reject_token", "reject_sequence", "reject_geometric")
-_RULES = (*_BANDS, "reject_k3", "veto")
 
 
 def objective_reads_its_keys(recipe: Recipe) -> None:
@@ -71,54 +71,15 @@ def exact_kl_takes_no_weights(recipe: Recipe) -> None:
                 raise refusal(f"rl.kl.{name}", value, reason, "drop it or take k2 or k3")
 
 
-def correction_is_whole(recipe: Recipe) -> None:
-    """A correction that is off has no settings; one that is on has something to do, on bands that are bands."""
-    correction = recipe.rl.correction
-    rules = [name for name in _RULES if getattr(correction, name) is not None]
-    asked = rules + (["opsm"] if correction.opsm is not None else [])
-    if correction.weighting != "none":
-        asked.append("weighting")
-    if correction.mode == "none" and asked:
-        name = asked[0]
-        reason = "does nothing with rl.correction.mode=none"
-        raise refusal(f"rl.correction.{name}", getattr(correction, name), reason, "set mode=decoupled or mode=bypass")
-    if correction.mode == "decoupled" and not asked:
-        reason = "asks for a correction and names none"
-        raise refusal("rl.correction.mode", correction.mode, reason, "set weighting, a rejection, veto or opsm")
-    if correction.normalise == "kept" and not rules:
-        reason = "has nothing to take out: no rule drops a token before the update"
-        raise refusal("rl.correction.normalise", "kept", reason, "set normalise=all or a rejection")
-    if correction.opsm is not None and correction.mode == "decoupled" and recipe.rl.updates_per_step == 1:
-        reason = "never drops anything: at the only update of a step the policy is still the old one"
-        raise refusal("rl.correction.opsm", correction.opsm, reason, "set mode=bypass or rl.updates_per_step above 1")
-    for name in _BANDS:
-        band = getattr(correction, name)
-        if band is not None and not (len(band) == 2 and 0 <= band[0] < 1 < band[1]):
-            raise refusal(f"rl.correction.{name}", band, "is no band around a ratio of 1", "write it like [0.9, 1.1]")
-    if correction.weighting == "icepop" and not correction.low < 1 < correction.high:
-        raise refusal("rl.correction.low", correction.low, "and high are no band around 1", "give low < 1 < high")
-    if correction.weighting == "tis" and correction.cap < 1:
-        reason = "is below 1, so that it shrinks every token's term where there is no drift too"
-        raise refusal("rl.correction.cap", correction.cap, reason, "give at least 1")
-
-
-def correction_fits_objective(recipe: Recipe) -> None:
-    """No token is corrected twice, and denominators are known before the update."""
-    correction, name = recipe.rl.correction, recipe.rl.objective.name
-    if correction.weighting != "none" and name in ("decoupled_ppo", "dppo_tv"):
-        reason = f"corrects a second time what rl.objective.name={name} corrects by its own ratio to the engine"
-        raise refusal("rl.correction.weighting", correction.weighting, reason, "set weighting=none")
-    # whether a user's own has a ratio is seen once it is built
-    has_ratio = name in KNOWN_OBJECTIVES and name != "reinforce"
-    if correction.mode == "bypass" and correction.weighting != "none" and has_ratio:
-        reason = "weighs twice: in rl.correction.mode=bypass the objective's own ratio is policy / engine"
-        raise refusal("rl.correction.weighting", correction.weighting, reason, "set weighting=none or mode=decoupled")
-    if correction.mode == "bypass" and name == "decoupled_ppo":
-        reason = "has no old policy, which rl.objective.name=decoupled_ppo is about"
-        raise refusal("rl.correction.mode", "bypass", reason, "set mode=decoupled")
-    if correction.mode == "bypass" and correction.normalise == "kept":
-        reason = "needs to know what is kept before the update, which rl.correction.mode=bypass decides during it"
-        raise refusal("rl.correction.normalise", "kept", reason, "set normalise=all or mode=decoupled")
+def coefficient_is_steered_gently(recipe: Recipe) -> None:
+    """It moves by a fifth of responses / horizon at most: beyond a factor of e a step it soon leaves every number."""
+    rl = recipe.rl
+    if rl.kl.target is not None and 5 * rl.kl.horizon < rl.rollouts_per_step:
+        reason = (
+            f"is below a fifth of the {rl.rollouts_per_step} responses of a step, so that one step could multiply "
+            "rl.kl.coefficient by more than e"
+        )
+        raise refusal("rl.kl.horizon", rl.kl.horizon, reason, f"give at least {ceil(rl.rollouts_per_step / 5)}")
 
 
 def overlong_fits(recipe: Recipe) -> None:
@@ -169,7 +130,6 @@ OBJECTIVE_CHECKS = (
     reinforce_updates_once,
     kl_belongs_where_it_is,
     exact_kl_takes_no_weights,
-    correction_is_whole,
-    correction_fits_objective,
+    coefficient_is_steered_gently,
     overlong_fits,
 )

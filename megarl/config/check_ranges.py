@@ -17,7 +17,7 @@ def check_range(key: Key, value: Any, source: str) -> None:
     if value is None:
         return
     if key.choices is not None and value not in key.choices:
-        guess = get_close_matches(value, key.choices, n=1)
+        guess = get_close_matches(value.lower(), key.choices, n=1)
         fix = f"did you mean {guess[0]}?" if guess else f"use one of {', '.join(key.choices)}"
         raise refusal(key.path, value, "is not a known choice", fix, source)
     if key.low is not None and value < key.low:

@@ -29,9 +29,9 @@ KNOWN_REWARDS = ("boxed_answer", "exact", "reasoning_gym")
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The name in `known` most like `word`, or None where nothing comes close."""
+    """The name in `known` most like `word`, in capitals or not, or None where nothing comes close."""
     # Looser than difflib's .6, so that the first half of a name finds it.
-    matches = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(word.lower(), sorted(known), n=1, cutoff=0.5)
     return matches[0] if matches else None
 
 

@@ -1,5 +1,6 @@
 """Checks of keys against each other, and against the files they name."""
 
+from megarl.config.check_correction import CORRECTION_CHECKS
 from megarl.config.check_data import DATA_CHECKS
 from megarl.config.check_entropy import ENTROPY_CHECKS
 from megarl.config.check_model import MODEL_CHECKS
@@ -15,6 +16,7 @@ def validate(recipe: Recipe) -> None:
     Raises:
         RecipeError: for the first contradiction found, naming the key to change.
     """
-    checks = (*UNREAD_CHECKS, *MODEL_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS, *OBJECTIVE_CHECKS, *ENTROPY_CHECKS)
-    for check in checks:
+    run_and_data = (*UNREAD_CHECKS, *MODEL_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS)
+    policy_loss = (*OBJECTIVE_CHECKS, *CORRECTION_CHECKS, *ENTROPY_CHECKS)
+    for check in (*run_and_data, *policy_loss):
         check(recipe)

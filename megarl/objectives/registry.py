@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Mapping
 
+import torch
+
 from megarl.config.dotted import import_dotted, mismatch
 from megarl.config.names import OBJECTIVE_KEYS, is_dotted_path
 from megarl.config.objective import ObjectiveConfig
 from megarl.config.refusal import refusal
-from megarl.objectives.batch import Objective, Selects
+from megarl.objectives.batch import Objective, Selects, TokenBatch, is_token_local
+from megarl.objectives.checked import OPTIONAL, CheckedObjective
 from megarl.objectives.cispo import CISPO
 from megarl.objectives.clip_cov import ClipCov
 from megarl.objectives.dapo import DAPO
@@ -58,7 +61,25 @@ def build_objective(config: ObjectiveConfig) -> Objective:
     if not callable(objective) or not isinstance(getattr(objective, "needs", None), frozenset):
         reason = "returns no objective: it must be callable and have a frozenset `needs`"
         raise refusal("rl.objective.name", config.name, reason, "see megarl.objectives.Objective")
+    _check_promises(objective, config.name)
+    return CheckedObjective(objective, config.name)
+
+
+def _check_promises(objective: Objective, name: str) -> None:
+    """Refuses what an objective says of itself and cannot be."""
+    key, protocol = "rl.objective.name", "see megarl.objectives.Objective"
+    # what it is called with in a run; nothing is read of it here
+    empty = torch.zeros(1, 0)
+    if (complaint := mismatch(objective, TokenBatch(empty, empty.bool(), empty))) is not None:
+        raise refusal(key, name, f"returns what cannot be called with one TokenBatch ({complaint})", protocol)
+    if unknown := sorted(objective.needs.difference(OPTIONAL), key=str):
+        reason = f"returns an objective that needs {unknown[0]}, which no batch has"
+        raise refusal(key, name, reason, f"name some of {', '.join(OPTIONAL)}")
+    if not isinstance(getattr(objective, "token_local", False), bool):
+        raise refusal(key, name, "returns an objective whose token_local is neither True nor False", protocol)
+    if is_token_local(objective) and "reference_kl_BT" in objective.needs:
+        reason = "returns an objective that needs reference_kl_BT, which a token_local one cannot read"
+        raise refusal(key, name, reason, "leave token_local out")
     if "selected_BT" in objective.needs and not isinstance(objective, Selects):
         reason = "needs selected_BT and has no method `select` that makes it"
-        raise refusal("rl.objective.name", config.name, reason, "see megarl.objectives.Selects")
-    return objective
+        raise refusal(key, name, reason, "see megarl.objectives.Selects")

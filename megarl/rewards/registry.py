@@ -30,6 +30,10 @@ REWARDS: Mapping[str, Callable[[Recipe], Reward]] = {
 }
 
 
+LARGEST = 1e12
+"""Bound on a reward. fp32, in which gradients are squared, ends at 3e38: it leaves a factor of 1e7 for them."""
+
+
 def build_reward(recipe: Recipe) -> Reward:
     """The reward that the recipe asks for.
 
@@ -57,7 +61,7 @@ def score(reward: Reward, response: str, problem: Problem) -> float:
 
     Raises:
         TypeError: the reward returned no number, which is a bug of the reward.
-        ValueError: it returned NaN or an infinity, which is one too.
+        ValueError: it returned NaN, an infinity or more than LARGEST either way, which is one too.
     """
     value: Any = reward(response, problem)
     name = getattr(reward, "__qualname__", None) or repr(reward)
@@ -65,4 +69,6 @@ def score(reward: Reward, response: str, problem: Problem) -> float:
         raise TypeError(f"{name} returned {value!r} for problem {problem.id}, not a number")
     if not math.isfinite(value):
         raise ValueError(f"{name} returned {value!r} for problem {problem.id}, not a finite number")
+    if abs(float(value)) > LARGEST:
+        raise ValueError(f"{name} returned {value!r} for problem {problem.id}, beyond {LARGEST:g} either way: scale it")
     return float(value)

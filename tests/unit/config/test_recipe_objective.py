@@ -80,18 +80,21 @@ CASES = {
     "kl: {estimator: full, cap: 5.0}": (
         "rl.kl.cap=5.0 is about the sampled token, which rl.kl.estimator=full does not read; drop it or take k2 or k3."
     ),
+    "{prompts_per_step: 4, samples_per_prompt: 4, micro_batch_size: 16, kl: {target: 0.1, horizon: 3}}": (
+        "rl.kl.horizon=3 is below a fifth of the 16 responses of a step, so that one step could multiply "
+        "rl.kl.coefficient by more than e; give at least 4."
+    ),
     "correction: {weighting: tis}": (
-        "rl.correction.weighting=tis does nothing with rl.correction.mode=none; set mode=decoupled or mode=bypass."
+        "rl.correction.weighting=tis does nothing with rl.correction.mode=none; set mode=decoupled."
     ),
     "correction: {reject_token: [0.9, 1.1], weighting: tis}": (
-        "rl.correction.reject_token=[0.9, 1.1] does nothing with rl.correction.mode=none; "
-        "set mode=decoupled or mode=bypass."
+        "rl.correction.reject_token=[0.9, 1.1] does nothing with rl.correction.mode=none; set mode=decoupled."
     ),
     "correction: {veto: 0.0001}": (
         "rl.correction.veto=0.0001 does nothing with rl.correction.mode=none; set mode=decoupled or mode=bypass."
     ),
     "correction: {opsm: 0.0001}": (
-        "rl.correction.opsm=0.0001 does nothing with rl.correction.mode=none; set mode=decoupled or mode=bypass."
+        "rl.correction.opsm=0.0001 does nothing with rl.correction.mode=none; set mode=bypass."
     ),
     "correction: {mode: decoupled}": (
         "rl.correction.mode=decoupled asks for a correction and names none; set weighting, a rejection, veto or opsm."
@@ -106,7 +109,7 @@ CASES = {
         "rl.correction.reject_geometric=[1.0, 1.001] is no band around a ratio of 1; write it like [0.9, 1.1]."
     ),
     "correction: {mode: decoupled, weighting: icepop, low: 1.5}": (
-        "rl.correction.low=1.5 and high are no band around 1; give low < 1 < high."
+        "rl.correction.low=1.5 is not below 1, so that tokens without any drift weigh 0; give less than 1."
     ),
     "correction: {mode: decoupled, weighting: tis, cap: 0.9}": (
         "rl.correction.cap=0.9 is below 1, so that it shrinks every token's term where there is no drift too; "
@@ -114,7 +117,7 @@ CASES = {
     ),
     "{objective: {name: decoupled_ppo}, correction: {mode: decoupled, weighting: tis}}": (
         "rl.correction.weighting=tis corrects a second time what rl.objective.name=decoupled_ppo corrects by its own "
-        "ratio to the engine; set weighting=none."
+        "ratio to the engine; set weighting=none and mode=none."
     ),
     "{objective: {name: dppo_tv}, correction: {mode: bypass, weighting: icepop}}": (
         "rl.correction.weighting=icepop corrects a second time what rl.objective.name=dppo_tv corrects by its own "
@@ -212,6 +215,7 @@ ALLOWED = (
     "kl: {estimator: k1, placement: reward}",
     "kl: {importance_weighted: true, cap: 5.0}",
     "kl: {target: 0.1}",
+    "{prompts_per_step: 4, samples_per_prompt: 4, micro_batch_size: 16, kl: {target: 0.1, horizon: 4}}",
     "correction: {mode: decoupled, veto: 0.0001, normalise: kept}",
     "correction: {mode: bypass, veto: 0.0001}",
     "correction: {mode: bypass, opsm: 0.0001}",
@@ -266,5 +270,15 @@ def test_an_objective_takes_the_keys_that_it_reads(name: str, write: Write) -> N
 
 @pytest.mark.parametrize("key", ["reject_token", "reject_sequence", "reject_geometric"])
 def test_a_band_holds_numbers(key: str, write: Write) -> None:
-    with pytest.raises(RecipeError, match=rf"^rl\.correction\.{key}"):
-        load_recipe(write("a.yaml", f"rl: {{correction: {{mode: decoupled, {key}: [low, high]}}}}"))
+    for wrong in ("[low, high]", "0.9"):
+        with pytest.raises(RecipeError, match=rf"^rl\.correction\.{key}=.* write it like \[0\.9, 1\.1\]\.$"):
+            load_recipe(write("a.yaml", f"rl: {{correction: {{mode: decoupled, {key}: {wrong}}}}}"))
+    load_recipe(write("a.yaml", f"rl: {{correction: {{mode: decoupled, {key}: [0.9, 1.1]}}}}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "guess"), [("advantage: GRPO", "grpo"), ("objective: {name: PPO}", "ppo"), ("kl: {estimator: K3}", "k3")]
+)
+def test_a_name_in_capitals_is_recognised(text: str, guess: str, write: Write) -> None:
+    with pytest.raises(RecipeError, match=rf"; did you mean {guess}\?$"):
+        load_recipe(write("a.yaml", under_rl(text)))

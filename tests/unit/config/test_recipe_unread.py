@@ -87,8 +87,8 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "give rl.kl.coefficient above 0, or set rl.kl.target=null.",
         ["rl.kl.coefficient=0.1"],
     ),
-    "rl.kl.horizon=5": (
-        "rl.kl.horizon=5 is not read with rl.kl.target=null; give rl.kl.target, or set rl.kl.horizon=10000.",
+    "rl.kl.horizon=500": (
+        "rl.kl.horizon=500 is not read with rl.kl.target=null; give rl.kl.target, or set rl.kl.horizon=10000.",
         ["rl.kl.target=0.1"],
     ),
     "rl.entropy.alarm_action=stop": (

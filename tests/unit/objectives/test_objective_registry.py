@@ -10,6 +10,7 @@ from megarl.config.errors import RecipeError
 from megarl.config.names import KNOWN_ADVANTAGES, OBJECTIVE_KEYS
 from megarl.config.objective import KLConfig, ObjectiveConfig
 from megarl.objectives import ADVANTAGES, GRPO, K25, OBJECTIVES, PPO, ClipCov, KLCov, Selects, build_objective
+from megarl.objectives.checked import CheckedObjective
 from megarl.objectives.kl import COEFFICIENTS, ESTIMATORS
 from megarl.objectives.normalisation import MODES
 
@@ -61,7 +62,8 @@ def test_recipe_keys_reach_the_objective() -> None:
 
 def test_dotted_path_gets_the_options() -> None:
     path = f"{__name__}.users_objective"
-    assert build_objective(ObjectiveConfig(name=path, options={"clip_low": 0.1})) == GRPO(0.1, 0.2)
+    built = build_objective(ObjectiveConfig(name=path, options={"clip_low": 0.1}))
+    assert built == CheckedObjective(GRPO(0.1, 0.2), path)
 
 
 @pytest.mark.parametrize("options", [{}, {"clip": 0.1}, {"clip_low": 0.1, "beta": 1}])

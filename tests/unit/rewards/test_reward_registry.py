@@ -104,6 +104,13 @@ def test_what_is_not_finite_is_the_rewards_bug(value: Any) -> None:
         score(lambda response, problem: value, "", PROBLEM)
 
 
+@pytest.mark.parametrize("value", [1.01e12, -1e30, 1e300, 10**30])
+def test_what_fp32_has_no_room_for_is_the_rewards_bug(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"returned .* for problem training/7, beyond 1e\+12 either way: scale it"):
+        score(lambda response, problem: value, "", PROBLEM)
+    assert score(lambda response, problem: -1e12, "", PROBLEM) == -1e12
+
+
 def test_an_error_in_a_users_reward_is_not_hidden(user_module: str) -> None:
     reward = build(f"{user_module}.length")
     with pytest.raises(ZeroDivisionError):
