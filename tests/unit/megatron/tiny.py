@@ -18,6 +18,7 @@ VOCAB = 13
 ALPHABET = "0123456789+"
 """With padding and end token, VOCAB tokens."""
 CONTEXT = 32
+CPU = torch.device("cpu")
 
 
 def tiny_recipe(*, temperature: float = 1.0, **keys: Any) -> Recipe:
@@ -57,7 +58,7 @@ def noisy_weights(model: ModelConfig, seed: int = 0, vocab: int = VOCAB) -> Read
     return noisy
 
 
-def random_batch(rows: int, seed: int = 0) -> TrainBatch:
+def random_batch(rows: int, seed: int = 0, device: torch.device = CPU) -> TrainBatch:
     """Ragged prompts and responses of random tokens."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -68,17 +69,17 @@ def random_batch(rows: int, seed: int = 0) -> TrainBatch:
     prompts, responses = [tokens(6) for _ in range(rows)], [tokens(9) for _ in range(rows)]
     # the last token of the vocabulary has padding beside it on the last tensor-parallel rank
     responses[0][0] = VOCAB - 1
-    return pad_batch(prompts, responses, torch.device("cpu"))
+    return pad_batch(prompts, responses, device)
 
 
-def rl_batch(rows: int, log_probs_BT: Tensor, seed: int = 0) -> TrainBatch:
+def rl_batch(rows: int, log_probs_BT: Tensor, seed: int = 0, device: torch.device = CPU) -> TrainBatch:
     """`random_batch` with advantages, and old and reference log-probs near the policy's own."""
-    batch = random_batch(rows, seed)
+    batch = random_batch(rows, seed, device)
     generator = torch.Generator().manual_seed(seed + 1)
-    advantages_B = torch.randn(rows, 1, generator=generator)
+    advantages_B = torch.randn(rows, 1, generator=generator).to(device)
 
     def near() -> Tensor:
-        return log_probs_BT + 0.3 * torch.randn(log_probs_BT.shape, generator=generator)
+        return log_probs_BT + 0.3 * torch.randn(log_probs_BT.shape, generator=generator).to(device)
 
     return replace(
         batch,
