@@ -43,6 +43,13 @@ CASES = {
         "model.num_query_groups=4 is neither a multiple nor a divisor of parallel.tensor=6; change one of the two."
     ),
     "model: {head_dim: 31}": ("model.head_dim=31 is odd and rotary embedding turns pairs of channels; give 30 or 32."),
+    "model: {rope_scaling: llama3, rope_high_freq_factor: 1}": (
+        "model.rope_high_freq_factor=1.0 is not above model.rope_low_freq_factor=1.0; give more than 1.0, such as 4.0."
+    ),
+    "model: {rope_scaling_factor: 32}": (
+        "model.rope_scaling_factor=32.0 is not read with model.rope_scaling=none; "
+        "set model.rope_scaling=llama3, or set model.rope_scaling_factor=8.0."
+    ),
     "parallel: {world_size: 2, pipeline: 2}\nmodel: {num_layers: 3}": (
         "parallel.pipeline=2 does not divide model.num_layers=3; give a divisor of it."
     ),

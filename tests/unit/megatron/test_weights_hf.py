@@ -18,12 +18,25 @@ from megarl.megatron.world import Layout
 from tests.unit.megatron.hf import hf_log_probs, hf_model, tensor_names
 from tests.unit.megatron.tiny import ALPHABET, VOCAB, noisy_weights, random_batch, tiny_recipe
 
-SHAPES = {
+# 4 frequencies of a head make 5.1, 1.6, .51 and .16 turns over a context of 32: one is kept, one between, two slowed
+SCALED_ROPE = {
+    "rope_theta": 100.0,
+    "rope_scaling": "llama3",
+    "rope_scaling_factor": 5.0,
+    "rope_low_freq_factor": 0.75,
+    "rope_high_freq_factor": 3.0,
+    "rope_original_context": 32,
+}
+SHAPES: dict[str, dict[str, Any]] = {
     "tied": {"tie_embeddings": True},
     "untied": {"tie_embeddings": False},
     "one group": {"num_query_groups": 1},
     "no groups": {"num_query_groups": 4},
     "rope and eps": {"rope_theta": 1234.5, "norm_eps": 1e-2},
+    "llama": {"family": "llama", "tie_embeddings": False},
+    "llama with scaled rope": {"family": "llama", **SCALED_ROPE},
+    "qwen3": {"family": "qwen3", "head_dim": 16},
+    "qwen3 untied": {"family": "qwen3", "tie_embeddings": False, "num_query_groups": 1},
 }
 
 
