@@ -45,8 +45,12 @@ _LEFT_OUT = {"tie_word_embeddings": False, "rope_theta": 10000.0, "rms_norm_eps"
 """What transformers takes for an entry that the file does not have, in every family here."""
 
 
-def read_config(folder: str) -> dict[str, Any]:
+def read_config(folder: str, key: str = "model.init_from") -> dict[str, Any]:
     """The entries that are not null, with transformers 5's rope_parameters (4's rope_scaling) laid flat.
+
+    Args:
+        folder: in Hugging Face layout.
+        key: what the user gave the folder as, for refusals.
 
     Raises:
         RecipeError: the file is missing, cannot be read, or an entry that is read here has another type.
@@ -56,47 +60,47 @@ def read_config(folder: str) -> dict[str, Any]:
         held = json.loads(file.read_text())
     except FileNotFoundError as error:
         reason = "holds no config.json"
-        raise refusal("model.init_from", folder, reason, "give a folder in Hugging Face layout") from error
+        raise refusal(key, folder, reason, "give a folder in Hugging Face layout") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise RecipeError(f"{file} cannot be read ({error}); give another model.init_from.") from error
+        raise RecipeError(f"{file} cannot be read ({error}); give another {key}.") from error
     if not isinstance(held, dict):
-        raise RecipeError(f"{file} holds {in_words(held)}, which is no mapping; give another model.init_from.")
-    _refuse_other_types(file, held)
+        raise RecipeError(f"{file} holds {in_words(held)}, which is no mapping; give another {key}.")
+    _refuse_other_types(file, held, key)
     rope: dict[str, Any] = {**(held.get("rope_scaling") or {}), **(held.get("rope_parameters") or {})}
     if "type" in rope:
         # the name before transformers 4.45
         rope.setdefault("rope_type", rope.pop("type"))
-    _refuse_other_types(file, rope)
+    _refuse_other_types(file, rope, key)
     return {name: value for name, value in {**held, **rope}.items() if value is not None}
 
 
-def model_keys(folder: str, held: dict[str, Any]) -> dict[str, Any]:
+def model_keys(folder: str, held: dict[str, Any], key: str = "model.init_from") -> dict[str, Any]:
     """The keys of `model` that the entries decide, with their values.
 
     Raises:
         RecipeError: an entry without which the shape is not known is missing.
     """
     entries = {**_LEFT_OUT, **held}
-    for key in _NEEDED:
-        if HF_NAMES[key] not in entries:
-            reason = f"holds a config.json without {HF_NAMES[key]}"
-            raise refusal("model.init_from", folder, reason, "give a folder in Hugging Face layout")
+    for name in (HF_NAMES[needed] for needed in _NEEDED):
+        if name not in entries:
+            reason = f"holds a config.json without {name}"
+            raise refusal(key, folder, reason, "give a folder in Hugging Face layout")
     heads = entries["num_attention_heads"]
     entries.setdefault("num_key_value_heads", heads)
     entries.setdefault("head_dim", entries["hidden_size"] // max(heads, 1))
     scaled = entries["rope_type"] == "llama3"
     entries["rope_type"] = "llama3" if scaled else "none"
-    wanted = [key for key in HF_NAMES if scaled or key not in _LLAMA3]
+    wanted = [one for one in HF_NAMES if scaled or one not in _LLAMA3]
     # without its own length before the scaling, transformers takes the context's
     entries.setdefault("original_max_position_embeddings", entries["max_position_embeddings"])
-    for key in wanted:
-        if HF_NAMES[key] not in entries:
-            reason = f"scales its rotary embeddings, and its config.json has no {HF_NAMES[key]}"
-            raise refusal("model.init_from", folder, reason, "give a folder in Hugging Face layout")
-    return {key: entries[HF_NAMES[key]] for key in wanted}
+    for name in (HF_NAMES[one] for one in wanted):
+        if name not in entries:
+            reason = f"scales its rotary embeddings, and its config.json has no {name}"
+            raise refusal(key, folder, reason, "give a folder in Hugging Face layout")
+    return {one: entries[HF_NAMES[one]] for one in wanted}
 
 
-def refuse_other_architectures(folder: str, held: dict[str, Any]) -> None:
+def refuse_other_architectures(folder: str, held: dict[str, Any], key: str = "model.init_from") -> None:
     """The network must be one that the families here build.
 
     Raises:
@@ -104,7 +108,7 @@ def refuse_other_architectures(folder: str, held: dict[str, Any]) -> None:
     """
     if (family := held.get("model_type")) not in KNOWN_FAMILIES:
         reason = f"holds a model of model_type={in_words(family)}"
-        raise refusal("model.init_from", folder, reason, f"give one of {', '.join(KNOWN_FAMILIES)}")
+        raise refusal(key, folder, reason, f"give one of {', '.join(KNOWN_FAMILIES)}")
     for reason, fix, is_so in (
         (
             f"scales its rotary embeddings (rope_type={held.get('rope_type')})",
@@ -138,10 +142,10 @@ def refuse_other_architectures(folder: str, held: dict[str, Any]) -> None:
         ),
     ):
         if is_so:
-            raise refusal("model.init_from", folder, reason, fix)
+            raise refusal(key, folder, reason, fix)
 
 
-def _refuse_other_types(file: Path, held: dict[str, Any]) -> None:
+def _refuse_other_types(file: Path, held: dict[str, Any], key: str) -> None:
     for name, (kinds, words) in _KINDS.items():
         value = held.get(name)
         if value is not None and type(value) not in kinds:

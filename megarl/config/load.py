@@ -80,6 +80,19 @@ def recipe_hash(recipe: Recipe) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
+def recipe_from_tree(tree: dict[str, Any]) -> Recipe:
+    """The recipe that a run's file holds: resolved and checked when the run was started.
+
+    Raises:
+        RecipeError: it has a key that this version does not know.
+    """
+    try:
+        recipe: Recipe = _build(Recipe, tree, "")
+    except TypeError as error:
+        raise RecipeError(f"The run's recipe is of another version of megarl ({error}); use that one.") from error
+    return recipe
+
+
 def _check_values(tree: dict[str, Any], origin: dict[str, str]) -> None:
     for path, value in leaves(tree):
         check_storable(".".join(path), value, origin[".".join(path)])
