@@ -104,6 +104,7 @@ def characters_are_tokens(recipe: Recipe) -> None:
 
 
 MODEL_CHECKS = (
+    init_folder_is_this_model,
     layout_divides_world,
     sequence_parallel_has_ranks,
     tensor_divides_shape,
@@ -112,7 +113,6 @@ MODEL_CHECKS = (
     head_dim_is_even,
     rope_band_is_ordered,
     pipeline_divides_layers,
-    init_folder_is_this_model,
     tokenizer_path_fits_kind,
     characters_are_tokens,
 )

@@ -70,7 +70,7 @@ REFUSED: dict[Callable[[Path], list[str]], str] = {
     other_architecture: "holds a model of model_type=mistral; give one of llama, qwen2, qwen3.",
     config_of_more_layers: "holds no tensor model.layers.4.input_layernorm.weight; give a whole model.",
     run_without_checkpoint: "holds no checkpoint; train it further first.",
-    no_size: "--shard-gb=0 is not above 0; give a size in GB, such as 5.",
+    no_size: "--shard-gb=0 is no number above 0; give a size in GB, such as 5.",
 }
 
 
