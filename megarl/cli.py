@@ -1,9 +1,11 @@
 """The command `megarl`."""
 
 import argparse
+import math
 import os
 import signal
 import sys
+from pathlib import Path
 
 from megarl import __version__
 from megarl.config.errors import UserError
@@ -73,13 +75,23 @@ def _plan(arguments: argparse.Namespace) -> int:
     return plan(recipe, gpu_memory=arguments.gpu_memory, vocab_size=arguments.vocab_size, as_json=arguments.json)
 
 
+def _convert(arguments: argparse.Namespace) -> int:
+    if not 0 < arguments.shard_gb < math.inf:
+        raise UserError(f"--shard-gb={arguments.shard_gb:g} is no number above 0; give a size in GB, such as 5.")
+    from megarl.loop.convert import convert
+
+    convert(arguments.source, arguments.target, round(arguments.shard_gb * 1e9))
+    print(f"megarl: wrote {arguments.target}")
+    return 0
+
+
 def _doctor(_: argparse.Namespace) -> int:
     from megarl.doctor import doctor
 
     return doctor()
 
 
-_COMMANDS = {"train": _train, "config": _config, "plan": _plan, "doctor": _doctor}
+_COMMANDS = {"train": _train, "config": _config, "plan": _plan, "convert": _convert, "doctor": _doctor}
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -95,6 +107,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     plan.add_argument("--vocab-size", type=int, metavar="N", help="tokens, in place of the recipe's tokenizer's")
     plan.add_argument("--json", action="store_true", help="print JSON, in bytes")
+    convert = commands.add_parser(
+        "convert", help="write a run's policy, or a model, as a folder in Hugging Face layout"
+    )
+    convert.add_argument("source", metavar="SOURCE", type=Path, help="run, checkpoint, or Hugging Face folder")
+    convert.add_argument("target", metavar="TARGET", type=Path, help="new folder")
+    convert.add_argument("--shard-gb", type=float, default=5.0, help="largest file of weights, in GB of 10^9 bytes")
     commands.add_parser("doctor", help="report what this machine has, and how to get what it lacks")
     for command in (train, config, plan):
         command.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML")

@@ -5,11 +5,13 @@ import megarl.megatron  # noqa: F401
 
 # isort: split
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from megatron.core import dist_checkpointing, tensor_parallel
+from megatron.core.models.gpt import GPTModel
 from safetensors.torch import load_file, save_file
 
 from megarl.megatron.schedule import Trainee
@@ -74,15 +76,30 @@ def load_tensors(
         _restore_rng(load_file(folder / _rng_name(trainee)))
 
 
+def load_model(models: Sequence[GPTModel], folder: Path, name: str = "policy") -> None:
+    """Fills a model alone, under any layout, from what `save_tensors` wrote. Collective.
+
+    Args:
+        models: this rank's stages of it.
+        folder: what was saved.
+        name: of the trainee.
+    """
+    with torch.no_grad():
+        loaded = dist_checkpointing.load(_sharded_models(models), str(folder / name))
+        for index, model in enumerate(models):
+            model.load_state_dict(loaded[f"model{index}"])
+
+
 def _rng_name(trainee: Trainee) -> str:
     return f"rng-{trainee.layout.rank:05d}.safetensors"
 
 
+def _sharded_models(models: Sequence[GPTModel]) -> dict[str, Any]:
+    return {f"model{index}": model.sharded_state_dict(metadata=dict(_METADATA)) for index, model in enumerate(models)}
+
+
 def _sharded_state(trainee: Trainee, with_optimizer: bool, *, is_loading: bool) -> dict[str, Any]:
-    models = {
-        f"model{index}": model.sharded_state_dict(metadata=dict(_METADATA))
-        for index, model in enumerate(trainee.models)
-    }
+    models = _sharded_models(trainee.models)
     state = {**models, "scheduler": trainee.scheduler.state_dict()}
     if with_optimizer:
         optimizer = trainee.optimizer.sharded_state_dict(models, is_loading=is_loading, metadata=dict(_METADATA))

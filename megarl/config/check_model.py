@@ -86,6 +86,14 @@ def virtual_stages_have_a_pipeline(recipe: Recipe) -> None:
         raise refusal("parallel.virtual", recipe.parallel.virtual, reason, "set it to 1 or parallel.pipeline above 1")
 
 
+def rope_band_is_ordered(recipe: Recipe) -> None:
+    """Between the two factors the scaling goes over from none to full."""
+    low, high = recipe.model.rope_low_freq_factor, recipe.model.rope_high_freq_factor
+    if high <= low:
+        reason = f"is not above model.rope_low_freq_factor={low}"
+        raise refusal("model.rope_high_freq_factor", high, reason, f"give more than {low}, such as {4 * low}")
+
+
 def tokenizer_path_fits_kind(recipe: Recipe) -> None:
     """A tokenizer folder is needed for kind=hf, and would be ignored for any other kind."""
     kind, path = recipe.tokenizer.kind, recipe.tokenizer.path
@@ -118,15 +126,16 @@ def characters_are_tokens(recipe: Recipe) -> None:
 
 
 MODEL_CHECKS = (
+    init_folder_is_this_model,
     layout_divides_world,
     sequence_parallel_has_ranks,
     tensor_divides_shape,
     groups_fit_heads,
     groups_fit_tensor,
     head_dim_is_even,
+    rope_band_is_ordered,
     virtual_stages_have_a_pipeline,
     stages_hold_the_layers,
-    init_folder_is_this_model,
     tokenizer_path_fits_kind,
     characters_are_tokens,
 )

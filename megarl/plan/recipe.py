@@ -11,6 +11,8 @@ from megarl.config.schema import Recipe
 from megarl.plan.memory import Beside, Engine
 from megarl.plan.shape import Batch, Layout, Numerics, Recompute, Shape
 
+# the families' own files say so too, in a layer above this one; a test holds them equal
+_WITH_QKV_BIAS, _WITH_QK_NORM = ("qwen2",), ("qwen3",)
 _SPECIAL_TOKENS = 2
 """Padding and end, of the character tokenizer."""
 
@@ -27,6 +29,8 @@ def shape_of(recipe: Recipe, vocab: int) -> Shape:
         head_dim=model.head_dim,
         vocab=vocab,
         tied=model.tie_embeddings,
+        qkv_bias=model.family in _WITH_QKV_BIAS,
+        qk_norm=model.family in _WITH_QK_NORM,
     )
 
 

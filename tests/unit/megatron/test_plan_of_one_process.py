@@ -1,5 +1,6 @@
 """The planner against a trainer of one process: policy, critic, engine; and the constants that it repeats."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,12 @@ def test_tokens_are_counted_as_the_tokenizer_counts_them(tmp_path: Path) -> None
     save_tokenizer(tokenizer, tmp_path)
     saved = TokenizerConfig(kind="hf", path=str(tmp_path))
     assert vocabulary(config) == vocabulary(saved) == len(tokenizer) == len(build_tokenizer(saved))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_has_the_parameters_of_its_plan(family: str) -> None:
+    config = model_config(family=family)
+    shapes = [shape for _, shape, _ in FAMILIES[family].tensor_shapes(config, VOCAB)]
+    assert sum(math.prod(shape) for shape in shapes) == sum(
+        parameters.whole_model(shape_of(Recipe(model=config), VOCAB)).values()
+    )
