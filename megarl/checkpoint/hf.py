@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from megarl.data.tokenizer import save_tokenizer
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.policy import FrozenModel
+from megarl.megatron.precision import DTYPES
 
 WEIGHTS = "model.safetensors"
 
@@ -35,7 +36,7 @@ def export_hf(policy: FrozenModel, folder: Path, tokenizer: PreTrainedTokenizerF
         save_file(tensors, beside / WEIGHTS, metadata={"format": "pt"})
         config = FAMILIES[policy.recipe.model.family].hf_config(policy.recipe.model, policy.vocab_size)
         special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
-        config.update({**special, "dtype": "float32"})
+        config.update({**special, "dtype": str(DTYPES[policy.recipe.precision.dtype]).removeprefix("torch.")})
         (beside / "config.json").write_text(json.dumps(config.to_dict(), indent=1, sort_keys=True, default=str))
         save_tokenizer(tokenizer, beside)
         # safetensors makes its file for the owner alone, unlike every other file of a run

@@ -17,7 +17,7 @@ from megarl.loop.run import Run, timed
 from megarl.loop.selection import with_selection
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
 from megarl.megatron.micro_batches import micro_batch_size
-from megarl.megatron.schedule import Update
+from megarl.megatron.schedule import Update, scale_metrics
 from megarl.objectives import ADVANTAGES, Rewarded
 from megarl.objectives.kl import ESTIMATORS
 from megarl.objectives.masked import masked_log_ratio
@@ -213,7 +213,7 @@ def _update_metrics(updates: Sequence[Update]) -> dict[str, float]:
     trained = [update for update in updates if update.tokens > 0]
     means = {
         "policy/loss": [update.loss for update in trained],
-        "policy/grad_norm": [update.grad_norm for update in trained],
+        "policy/grad_norm": [update.grad_norm for update in trained if not update.skipped],
     }
     # not every update counts every metric, and what has no count has no mean
     for update in trained:
@@ -222,6 +222,7 @@ def _update_metrics(updates: Sequence[Update]) -> dict[str, float]:
     return {
         **{name: sum(values) / len(values) for name, values in means.items() if values},
         "policy/empty_updates": float(len(updates) - len(trained)),
+        **scale_metrics("policy", trained),
         **({"lr": updates[-1].lr} if updates else {}),
     }
 
