@@ -9,7 +9,11 @@ from megarl.config.fields import key
 class LossScaleConfig:
     """Dynamic loss scaling, for precision.dtype=fp16: halved after overflows, doubled after steps without one."""
 
-    initial: float = key(65536.0, "Factor of the loss in the first step; a power of two loses no bit.", low=1)
+    initial: float = key(
+        256.0,
+        "Factor of the loss in the first step, a power of two; low, as the loss is a sum over a micro-batch's tokens.",
+        low=1,
+    )
     least: float = key(1.0, "Factor below which it is not halved; a step that overflows even there is an error.", low=1)
     window: int = key(1000, "Steps without an overflow after which it doubles.", low=1)
     hysteresis: int = key(2, "Overflows since it last doubled from which on each halves it.", low=1)

@@ -21,9 +21,9 @@ DELAYED = FP8Config(recipe="delayed", emulation=True, history=3)
 CASES = {
     "bf16": (PrecisionConfig(dtype="bf16"), False),
     "bf16, distributed optimizer": (PrecisionConfig(dtype="bf16"), True),
-    "fp16": (PrecisionConfig(dtype="fp16", loss_scale=LossScaleConfig(initial=256, window=2)), False),
+    "fp16": (PrecisionConfig(dtype="fp16", loss_scale=LossScaleConfig(window=2)), False),
     "fp16, distributed optimizer": (
-        PrecisionConfig(dtype="fp16", loss_scale=LossScaleConfig(initial=256, window=2)),
+        PrecisionConfig(dtype="fp16", loss_scale=LossScaleConfig(window=2)),
         True,
     ),
     "delayed FP8": (PrecisionConfig(fp8=DELAYED), False),

@@ -1,18 +1,28 @@
 """16-bit training: fp32 weights in the optimizer, loss scaling, the head and the residual stream in fp32."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from megarl.config.model import ParallelConfig
 from megarl.config.precision import FP8Config, LossScaleConfig, PrecisionConfig
 from megarl.config.training import OptimizerConfig
 from megarl.megatron.critic import Critic
 from megarl.megatron.micro_batches import TokenBudget
+from megarl.megatron.model import transformer_config
 from megarl.megatron.policy import Policy
+from megarl.megatron.precision import gradient_buffer_options, optimizer_options, token_alignment
 from megarl.megatron.world import Layout
 from megarl.objectives import GRPO, SFT, KLPenalty
 from tests.unit.megatron.tiny import VOCAB, noisy_weights, random_batch, rl_batch, tiny_recipe
+
+# isort: split
+# after megarl.megatron, which prepares torch for it
+from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.fp8_utils import get_fp8_align_size
+from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 
 ROWS = 4
 CONFIG = OptimizerConfig(lr=1e-2, clip_grad=0.0, min_lr_ratio=1.0)
@@ -149,8 +159,6 @@ def test_the_critic_trains_in_bf16_with_its_head_in_fp32(layout: Layout) -> None
     critic.load(noisy_weights(recipe.model))
     batch = random_batch(ROWS)
     ones = torch.ones_like(batch.mask_BT, dtype=torch.float32)
-    from dataclasses import replace
-
     batch = replace(batch, old_values_BT=critic.values(batch, 2), returns_BT=ones)
     losses = [critic.update(batch, micro_batch_size=2, clip=10.0).loss for _ in range(5)]
     assert losses[-1] < losses[0]
@@ -207,3 +215,24 @@ def test_the_embedding_the_norms_and_the_head_are_not_rounded(layout: Layout) ->
     rounded = {name for name, module in policy.models[0].named_modules() if hasattr(module, "fp8_rounding")}
     layers = ("self_attention.linear_proj", "self_attention.linear_qkv", "mlp.linear_fc1", "mlp.linear_fc2")
     assert rounded == {f"decoder.layers.{index}.{name}" for index in range(2) for name in layers}
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "delayed", "blockwise", "mxfp8"])
+def test_megatron_takes_the_keys_of_transformer_engines_fp8(recipe: str) -> None:
+    """Its own dataclasses check them; the layers themselves need a GPU."""
+    precision = PrecisionConfig(dtype="bf16", fp8=FP8Config(recipe=recipe, format="hybrid", param=True, history=7))
+    config = transformer_config(tiny_recipe(**FP8_SHAPE).model, ParallelConfig(), precision)
+    assert (config.fp8, config.fp8_recipe, config.fp8_param, config.bf16) == ("hybrid", recipe, True, True)
+    assert config.fp8_amax_history_len == 7
+    assert token_alignment(config) == get_fp8_align_size(recipe) == precision.fp8.alignment
+    buffers = DistributedDataParallelConfig(**gradient_buffer_options(precision))
+    optimizer = MegatronOptimizerConfig(**optimizer_options(precision))
+    assert buffers.fp8_param_gather and optimizer.fp8_recipe == recipe
+    assert buffers.reuse_grad_buf_for_mxfp8_param_ag == (recipe == "mxfp8")
+
+
+def test_a_users_own_fp8_config_is_aligned_too() -> None:
+    precision = PrecisionConfig(dtype="bf16", fp8=FP8Config(recipe="mxfp8"))
+    config = transformer_config(tiny_recipe(**FP8_SHAPE).model, ParallelConfig(), precision)
+    del config.megarl_token_alignment
+    assert token_alignment(config) == 32
