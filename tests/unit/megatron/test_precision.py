@@ -236,3 +236,18 @@ def test_a_users_own_fp8_config_is_aligned_too() -> None:
     config = transformer_config(tiny_recipe(**FP8_SHAPE).model, ParallelConfig(), precision)
     del config.megarl_token_alignment
     assert token_alignment(config) == 32
+
+
+@pytest.mark.parametrize("recipe", ["delayed", "mxfp8"])
+def test_recomputed_layers_round_alike(layout: Layout, recipe: str) -> None:
+    """The second forward pass has the first one's scales, and its values enter the history once."""
+    precision = PrecisionConfig(fp8=FP8Config(recipe=recipe, emulation=True))
+    aligned = Layout(**{**vars(layout), "token_multiple": precision.fp8.alignment})
+    results = []
+    for recompute in ("none", "full"):
+        policy = policy_in(aligned, precision, recompute=recompute, **FP8_SHAPE)  # type: ignore[arg-type]
+        for seed in range(3):
+            policy.update(random_batch(ROWS, seed), SFT(), micro_batch_size=2)
+        histories = [value for name, value in policy.models[0].named_buffers() if name.endswith("history_H")]
+        results.append(torch.cat([weights(policy), *histories]))
+    assert torch.equal(*results)
