@@ -76,6 +76,7 @@ def _preflight(recipe: Recipe) -> None:
     from megarl.objectives.registry import build_objective
     from megarl.observe.mirrors import check_wandb
     from megarl.platform.platform import current
+    from megarl.platform.precision_support import check_precision
     from megarl.rewards.registry import build_reward
 
     devices = current().devices_here
@@ -84,6 +85,7 @@ def _preflight(recipe: Recipe) -> None:
             f"parallel.world_size={recipe.parallel.world_size} puts {local} processes on this machine, which has "
             f"{devices} GPUs; use fewer, or train on the CPU with CUDA_VISIBLE_DEVICES= in the environment."
         )
+    check_precision(recipe.precision)
     check_folder(recipe)
     build_objective(recipe.rl.objective)
     build_reward(recipe)

@@ -1,4 +1,4 @@
-"""Model, optimizer and schedule through Megatron-core's dist_checkpointing; each rank's RNG beside them."""
+"""Model, optimizer and schedule through Megatron-core's dist_checkpointing; each rank's own state beside them."""
 
 # Before megatron.core: where there is no GPU, this makes it importable.
 import megarl.megatron  # noqa: F401
@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from megarl.megatron.schedule import Trainee
 from megarl.platform.checkpoint_writer import fast_sync_save
+from megarl.platform.fp8.linear import delayed_scales
 
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
@@ -42,7 +43,9 @@ def save_tensors(
     with fast_sync_save():
         dist_checkpointing.save(_sharded_state(trainee, with_optimizer, is_loading=False), str(tensors), **options)
     if with_rng:
-        save_file(_rng_state(), folder / _rng_name(trainee))
+        save_file(_rng_state(), folder / _rank_file("rng", trainee))
+    if scales := _scale_tensors(trainee):
+        save_file({key: tensor.cpu() for key, tensor in scales.items()}, folder / _rank_file(f"fp8-{name}", trainee))
     torch.distributed.barrier()
 
 
@@ -68,12 +71,20 @@ def load_tensors(
             model.load_state_dict(loaded[f"model{index}"])
         if with_optimizer:
             trainee.optimizer.load_state_dict(loaded["optimizer"])
+        else:
+            trainee.take_over_weights()
+            for scaler, saved in zip(_loss_scalers(trainee), loaded.get("loss_scalers", []), strict=True):
+                scaler.load_state_dict(saved)
     trainee.has_stepped = with_optimizer
     # Megatron-core adds the saved steps to those that were made
     trainee.scheduler.num_steps = 0
     trainee.scheduler.load_state_dict(loaded["scheduler"])
     if with_rng:
-        _restore_rng(load_file(folder / _rng_name(trainee)))
+        _restore_rng(load_file(folder / _rank_file("rng", trainee)))
+    if scales := _scale_tensors(trainee):
+        saved_scales = load_file(folder / _rank_file(f"fp8-{name}", trainee))
+        for key, tensor in scales.items():
+            tensor.copy_(saved_scales[key])
 
 
 def load_model(models: Sequence[GPTModel], folder: Path, name: str = "policy") -> None:
@@ -90,8 +101,14 @@ def load_model(models: Sequence[GPTModel], folder: Path, name: str = "policy") -
             model.load_state_dict(loaded[f"model{index}"])
 
 
-def _rng_name(trainee: Trainee) -> str:
-    return f"rng-{trainee.layout.rank:05d}.safetensors"
+def _rank_file(what: str, trainee: Trainee) -> str:
+    return f"{what}-{trainee.layout.rank:05d}.safetensors"
+
+
+def _scale_tensors(trainee: Trainee) -> dict[str, torch.Tensor]:
+    """The histories of emulated delayed scaling, of this rank's own layers; Transformer Engine's are the model's."""
+    scales = delayed_scales(trainee.models)
+    return {f"{path}/{name}": tensor for path, scale in scales for name, tensor in scale.named_buffers()}
 
 
 def _sharded_models(models: Sequence[GPTModel]) -> dict[str, Any]:
@@ -104,7 +121,17 @@ def _sharded_state(trainee: Trainee, with_optimizer: bool, *, is_loading: bool) 
     if with_optimizer:
         optimizer = trainee.optimizer.sharded_state_dict(models, is_loading=is_loading, metadata=dict(_METADATA))
         state["optimizer"] = optimizer
+    elif scalers := _loss_scalers(trainee):
+        # the first steps may have been skipped, each towards a lower scale
+        state["loss_scalers"] = [scaler.state_dict() for scaler in scalers]
     return state
+
+
+def _loss_scalers(trainee: Trainee) -> list[Any]:
+    """Megatron-core's dynamic loss scales, which only fp16 has."""
+    optimizers = getattr(trainee.optimizer, "chained_optimizers", [trainee.optimizer])
+    scalers = [getattr(optimizer, "grad_scaler", None) for optimizer in optimizers]
+    return [scaler for scaler in scalers if scaler is not None]
 
 
 def _rng_state() -> dict[str, torch.Tensor]:

@@ -64,13 +64,14 @@ def demonstrations_split_over_ranks(recipe: Recipe) -> None:
 def sequence_fits_budget(recipe: Recipe) -> None:
     """A packed micro-batch must hold the longest sequence that the model reads."""
     parallel, longest = recipe.parallel, recipe.model.max_position_embeddings
-    needed = ceil(longest / parallel.token_multiple) * parallel.token_multiple
+    multiple = parallel.token_multiple(recipe.precision.fp8.alignment)
+    needed = ceil(longest / multiple) * multiple
     for phase, section in (("sft", recipe.sft), ("rl", recipe.rl)):
         tokens = section.micro_batch_tokens
         if section.steps > 0 and tokens is not None and tokens * parallel.context < needed:
             reason = f"holds no sequence of model.max_position_embeddings={longest} tokens"
-            if parallel.token_multiple > 1:
-                reason += f", padded to a multiple of {parallel.token_multiple}"
+            if multiple > 1:
+                reason += f", padded to a multiple of {multiple}"
             fix = f"give at least {ceil(needed / parallel.context)} or shorten the context"
             raise refusal(f"{phase}.micro_batch_tokens", tokens, reason, fix)
 

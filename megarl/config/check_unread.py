@@ -48,10 +48,24 @@ _FILE = ("data.source", _one_of("file"), "set data.source=file")
 _KL_IN_LOSS = ("rl.kl.placement", _one_of("loss"), "set rl.kl.placement=loss")
 _KL_WEIGHT = ("rl.kl.coefficient", _above_0, "give rl.kl.coefficient above 0")
 _ICEPOP = ("rl.correction.weighting", _one_of("icepop"), "set rl.correction.weighting=icepop")
+_16_BIT = ("precision.dtype", _one_of("bf16", "fp16"), "set precision.dtype=bf16")
+_FP8 = ("precision.fp8.recipe", lambda recipe: recipe != "none", "choose a precision.fp8.recipe")
+_DELAYED = ("precision.fp8.recipe", _one_of("delayed"), "set precision.fp8.recipe=delayed")
 _RAISED = ("rl.entropy.alarm_action", _one_of("raise_clip"), "set rl.entropy.alarm_action=raise_clip")
 
 READ_WITH = (
     *(ReadWith(f"model.{name}", *_ROPE) for name in _ROPE_KEYS),
+    ReadWith("precision.fp32_head", *_16_BIT),
+    ReadWith("precision.fp32_residual", *_16_BIT),
+    ReadWith("precision.loss_scale", "precision.dtype", _one_of("fp16"), "set precision.dtype=fp16"),
+    *(ReadWith(f"precision.fp8.{name}", *_FP8) for name in ("format", "emulation", "param")),
+    *(ReadWith(f"precision.fp8.{name}", *_DELAYED) for name in ("history", "history_algorithm")),
+    ReadWith(
+        "precision.fp8.block_scales",
+        "precision.fp8.recipe",
+        _one_of("blockwise"),
+        "set precision.fp8.recipe=blockwise",
+    ),
     *(ReadWith(f"data.{name}", *_FILE) for name in ("path", "eval_path", "demonstration_column")),
     *(ReadWith(f"data.{name}", *_FILE) for name in ("prompt_column", "answer_column")),
     ReadWith(

@@ -1,6 +1,7 @@
 """Recipe sections for the policy's shape, its tokenizer and its place on the machines."""
 
 from dataclasses import dataclass
+from math import lcm
 from typing import Optional
 
 from megarl.config.fields import key
@@ -91,7 +92,11 @@ class ParallelConfig:
         """Pipeline stages, over all ranks."""
         return self.pipeline * self.virtual
 
-    @property
-    def token_multiple(self) -> int:
-        """What the tokens of a sequence must divide by: two chunks a context rank, in one share a tensor rank."""
-        return (2 * self.context if self.context > 1 else 1) * (self.tensor if self.sequence else 1)
+    def token_multiple(self, alignment: int = 1) -> int:
+        """What the tokens of a sequence must divide by: two chunks a context rank, in one share a tensor rank.
+
+        Args:
+            alignment: what each rank's tokens must divide by, as FP8's do (`FP8Config.alignment`).
+        """
+        chunks = lcm(2, alignment) * self.context if self.context > 1 else alignment
+        return chunks * (self.tensor if self.sequence else 1)

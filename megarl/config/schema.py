@@ -6,6 +6,7 @@ from megarl.config.data import DataConfig, RewardConfig
 from megarl.config.fields import key
 from megarl.config.model import ModelConfig, ParallelConfig, TokenizerConfig
 from megarl.config.output import CheckpointConfig, ObserveConfig
+from megarl.config.precision import PrecisionConfig
 from megarl.config.rollout import EvaluateConfig, RolloutConfig
 from megarl.config.training import RLConfig, SFTConfig
 
@@ -25,6 +26,7 @@ class Recipe:
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
     data: DataConfig = field(default_factory=DataConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
     sft: SFTConfig = field(default_factory=SFTConfig)

@@ -7,6 +7,7 @@ from megarl.loop.run import Run
 from megarl.megatron.batch import TrainBatch, pad_batch
 from megarl.megatron.critic import Critic
 from megarl.megatron.micro_batches import micro_batch_size
+from megarl.megatron.schedule import scale_metrics
 from megarl.objectives import Rewarded, gae
 from megarl.objectives.advantages.reinforce_pp import at_last_token, whiten
 
@@ -49,5 +50,6 @@ def update_critic(run: Run, batch: TrainBatch) -> dict[str, float]:
     metrics = {"critic/empty_updates": float(len(updates) - len(trained)), "critic/lr": updates[-1].lr}
     if trained:
         last = trained[-1]
-        metrics |= {"critic/loss": last.loss, "critic/grad_norm": last.grad_norm, **last.metrics}
+        norm = {} if last.skipped else {"critic/grad_norm": last.grad_norm}
+        metrics |= {"critic/loss": last.loss, **norm, **scale_metrics("critic", trained), **last.metrics}
     return metrics

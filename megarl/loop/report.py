@@ -7,7 +7,7 @@ import torch
 from megarl.loop.rollouts import Rollouts
 from megarl.loop.run import Run
 from megarl.megatron.batch import TrainBatch
-from megarl.megatron.schedule import Update
+from megarl.megatron.schedule import Update, scale_metrics
 from megarl.observe.samples import Sample
 
 
@@ -29,7 +29,7 @@ def update_metrics(updates: Sequence[Update]) -> dict[str, float]:
     trained = [update for update in updates if update.tokens > 0]
     means = {
         "policy/loss": [update.loss for update in trained],
-        "policy/grad_norm": [update.grad_norm for update in trained],
+        "policy/grad_norm": [update.grad_norm for update in trained if not update.skipped],
     }
     # not every update counts every metric, and what has no count has no mean
     for update in trained:
@@ -38,6 +38,7 @@ def update_metrics(updates: Sequence[Update]) -> dict[str, float]:
     return {
         **{name: sum(values) / len(values) for name, values in means.items() if values},
         "policy/empty_updates": float(len(updates) - len(trained)),
+        **scale_metrics("policy", trained),
         **({"lr": updates[-1].lr} if updates else {}),
     }
 

@@ -5,6 +5,7 @@ from megarl.data.tokenizer import encode
 from megarl.loop.run import Run, timed
 from megarl.megatron.batch import TrainBatch, pad_batch
 from megarl.megatron.micro_batches import micro_batch_size
+from megarl.megatron.schedule import scale_metrics
 from megarl.objectives.sft import SFT
 from megarl.platform.platform import current
 
@@ -21,7 +22,8 @@ def sft_step(run: Run) -> dict[str, float]:
         update = run.policy.update(batch, SFT(), micro_batch_size=micro_batch_size(run.recipe.sft))
     return {
         "sft/loss": update.loss,
-        "sft/grad_norm": update.grad_norm,
+        **({} if update.skipped else {"sft/grad_norm": update.grad_norm}),
+        **scale_metrics("sft", [update]),
         "lr": update.lr,
         "seconds/step": seconds["step"],
         "tokens_per_s/update": int(batch.mask_BT.sum()) / seconds["step"],

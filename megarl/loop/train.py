@@ -34,7 +34,7 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
         Stopped: a signal ended it; the state was saved.
         RunFolderError: the folder is in use.
     """
-    layout = join_world(recipe.parallel, recipe.seed)
+    layout = join_world(recipe.parallel, recipe.seed, recipe.precision.fp8.alignment)
     # every rank has looked at the folder by now; what is claimed before could look to a late one like another's run
     dist.barrier()
     lock = claim_folder(recipe, facts()) if layout.is_main else None

@@ -43,7 +43,7 @@ class ValueHead(torch.nn.Module):
 
 def build_critic_model(recipe: Recipe, vocab_size: int) -> list[GPTModel]:
     """This rank's stages of the critic, with weights still to be loaded."""
-    models = build_model(recipe.model, recipe.parallel, vocab_size, tie_embeddings=False)
+    models = build_model(recipe.model, recipe.parallel, vocab_size, precision=recipe.precision, tie_embeddings=False)
     if models[-1].post_process:
         head = ValueHead(recipe.model.hidden_size, recipe.parallel.sequence)
         models[-1].output_layer = head.to(next(models[-1].parameters()).device)
@@ -57,6 +57,7 @@ class Critic(Trainee):
         super().__init__(
             build_critic_model(recipe, vocab_size),
             layout,
+            recipe.precision,
             distributed_optimizer=recipe.parallel.distributed_optimizer,
         )
         self.recipe, self.vocab_size = recipe, vocab_size
@@ -64,6 +65,7 @@ class Critic(Trainee):
     def load(self, read: ReadTensor) -> None:
         """Fills the body from full Hugging Face tensors, such as the policy's; the head stays at zero."""
         load_weights(self.models, self.recipe.model, self.vocab_size, read, without=HEAD)
+        self.take_over_weights()
 
     def values(self, batch: TrainBatch, micro_batch_size: MicroBatchSize) -> Tensor:
         """Value of the state before each token, fp32 [B, T], on every rank. Collective."""

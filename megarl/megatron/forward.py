@@ -15,6 +15,7 @@ from megarl.megatron.batch import TrainBatch
 from megarl.megatron.head import deferred_weight
 from megarl.megatron.local_loss import FIELDS, local_loss
 from megarl.megatron.model_input import ModelInput, model_input
+from megarl.megatron.precision import token_alignment
 from megarl.megatron.scores import Scorer, Scores
 from megarl.objectives.batch import Objective, Sum, TokenBatch, is_token_local
 from megarl.objectives.normalisation import Normalisation, weighted_sum
@@ -71,7 +72,9 @@ def policy_forward_step(
         def loss_func(output_bsX: Tensor) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
             weights_BT = normalisation.weights(batch.mask_BT, total_tokens, total_responses)
             weight_VH = deferred_weight(model)
-            if weight_VH is not None and is_token_local(objective):
+            # fp16 hidden states would get a gradient before the loss scale is in it, and lose it to underflow
+            forms_gradient = weight_VH is not None and weight_VH.dtype != torch.float16
+            if weight_VH is not None and forms_gradient and is_token_local(objective):
                 loss, sums = local_loss(
                     objective, model, output_bsX, weight_VH, batch, inputs, weights_BT, vocab_size, temperature
                 )
@@ -116,7 +119,8 @@ def stacked(sums: Mapping[str, Sum]) -> dict[str, Tensor]:
 
 def input_for(model: torch.nn.Module, batch: TrainBatch) -> ModelInput:
     """A micro-batch as this rank's stage of the model reads it."""
-    return model_input(batch, get_model_config(model).sequence_parallel)
+    config = get_model_config(model)
+    return model_input(batch, config.sequence_parallel, token_alignment(config))
 
 
 def run_model(model: torch.nn.Module, inputs: ModelInput) -> Tensor:

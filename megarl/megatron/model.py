@@ -3,15 +3,17 @@
 import math
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megarl.config.model import ModelConfig, ParallelConfig
+from megarl.config.precision import PrecisionConfig
 from megarl.megatron.models import FAMILIES
+from megarl.megatron.precision import set_token_alignment, transformer_options
 from megarl.megatron.rope import llama3_frequencies
+from megarl.platform.fp8.linear import emulate_fp8
 from megarl.platform.layers.spec import gpt_block_spec
 from megarl.platform.platform import current
 
@@ -21,9 +23,14 @@ def padded_vocabulary(vocab_size: int, tensor_parallel: int) -> int:
     return math.ceil(vocab_size / tensor_parallel) * tensor_parallel
 
 
-def transformer_config(model: ModelConfig, parallel: ParallelConfig) -> TransformerConfig:
+FP32 = PrecisionConfig()
+
+
+def transformer_config(
+    model: ModelConfig, parallel: ParallelConfig, precision: PrecisionConfig = FP32
+) -> TransformerConfig:
     """Megatron-core's configuration of the recipe's model."""
-    return TransformerConfig(
+    config = TransformerConfig(
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
         ffn_hidden_size=model.ffn_hidden_size,
@@ -37,8 +44,7 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig) -> Transfor
         add_bias_linear=False,
         hidden_dropout=0.0,
         attention_dropout=0.0,
-        params_dtype=torch.float32,
-        pipeline_dtype=torch.float32,
+        **transformer_options(precision),
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
         virtual_pipeline_model_parallel_size=parallel.virtual if parallel.virtual > 1 else None,
@@ -61,6 +67,8 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig) -> Transfor
         masked_softmax_fusion=False,
         **FAMILIES[model.family].transformer_options(model),
     )
+    set_token_alignment(config, precision)
+    return config
 
 
 _RECOMPUTE: dict[str, dict[str, Any]] = {
@@ -79,7 +87,12 @@ def _stage_layout(parallel: ParallelConfig) -> str | None:
 
 
 def build_model(
-    model: ModelConfig, parallel: ParallelConfig, vocab_size: int, *, tie_embeddings: bool | None = None
+    model: ModelConfig,
+    parallel: ParallelConfig,
+    vocab_size: int,
+    *,
+    precision: PrecisionConfig = FP32,
+    tie_embeddings: bool | None = None,
 ) -> list[GPTModel]:
     """This rank's stages of the model, on the platform's device, with weights still to be loaded.
 
@@ -87,6 +100,8 @@ def build_model(
         model: its shape.
         parallel: its layout.
         vocab_size: tokens.
+        precision: what it computes in. Its parameters are made in the dtype, so nothing is left for Megatron-core's
+            Float16Module to convert, which would also give the output in fp32.
         tie_embeddings: instead of the recipe's, for a model with another output layer.
 
     Returns:
@@ -94,10 +109,16 @@ def build_model(
         positions [b, s] and no mask (attention is causal) and returns, on the last stage and without labels, the
         vocabulary-parallel logits [b, s, V / tensor].
     """
-    config = transformer_config(model, parallel)
+    config = transformer_config(model, parallel, precision)
     tied = model.tie_embeddings if tie_embeddings is None else tie_embeddings
     stages = [None] if parallel.virtual == 1 else list(range(parallel.virtual))
-    return [_build_stage(config, model, parallel, vocab_size, tied, stage) for stage in stages]
+    built = [
+        _build_stage(config, model, parallel, vocab_size, tied, stage, precision.fp8.emulation) for stage in stages
+    ]
+    if precision.fp8.emulation:
+        for stage in built:
+            emulate_fp8(stage.decoder, precision.fp8)
+    return built
 
 
 def _build_stage(
@@ -107,10 +128,11 @@ def _build_stage(
     vocab_size: int,
     tied: bool,
     vp_stage: int | None,
+    local_layers: bool,
 ) -> GPTModel:
     built = GPTModel(
         config,
-        gpt_block_spec(config, vp_stage),
+        gpt_block_spec(config, vp_stage, local=local_layers),
         vocab_size=padded_vocabulary(vocab_size, parallel.tensor),
         max_sequence_length=model.max_position_embeddings,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),

@@ -72,16 +72,18 @@ class ModelInput:
         return tuple(flat[:size].view(self.shape) for flat in whole)
 
 
-def model_input(batch: TrainBatch, sequence_parallel: bool = False) -> ModelInput:
+def model_input(batch: TrainBatch, sequence_parallel: bool = False, token_alignment: int = 1) -> ModelInput:
     """Lays a micro-batch out for this rank's model: packed where it says so, else padded.
 
     Args:
         batch: the micro-batch, the same on all ranks of a tensor-, pipeline- and context-parallel group.
         sequence_parallel: whether tensor-parallel ranks share a sequence's tokens between layers.
+        token_alignment: see `ParallelConfig.token_multiple`.
     """
     size, rank = parallel_state.get_context_parallel_world_size(), parallel_state.get_context_parallel_rank()
     tensor = parallel_state.get_tensor_model_parallel_world_size() if sequence_parallel else 1
-    multiple = ParallelConfig(tensor=tensor, context=size, sequence=sequence_parallel).token_multiple
+    parallel = ParallelConfig(tensor=tensor, context=size, sequence=sequence_parallel)
+    multiple = parallel.token_multiple(token_alignment)
     rows, width = batch.tokens_BT.shape
     if batch.packed_tokens is None:
         segments = [aligned_length(width, multiple)] * rows

@@ -9,23 +9,26 @@ from megatron.core.optimizer import MegatronOptimizer, get_megatron_optimizer, g
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 
+from megarl.config.precision import PrecisionConfig
 from megarl.config.training import OptimizerConfig
+from megarl.megatron.precision import gradient_buffer_options, optimizer_options
 
 
 def wrap_for_training(
-    models: Sequence[GPTModel], *, distributed_optimizer: bool = False
+    models: Sequence[GPTModel], precision: PrecisionConfig, *, distributed_optimizer: bool = False
 ) -> list[DistributedDataParallel]:
     """Puts each stage's gradients into Megatron-core's buffers, summed over data-parallel ranks in fp32.
 
     Args:
         models: this rank's stages.
+        precision: the trainer's.
         distributed_optimizer: whether each rank gets the sum of its share only.
     """
     config = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
         overlap_grad_reduce=False,
         use_distributed_optimizer=distributed_optimizer,
-        check_for_nan_in_grad=True,
+        **gradient_buffer_options(precision),
     )
     for model in models:
         model.config.finalize_model_grads_func = finalize_model_grads
@@ -37,11 +40,12 @@ def wrap_for_training(
 
 
 def build_optimizer(
-    wrapped: Sequence[DistributedDataParallel], config: OptimizerConfig, steps: int
+    wrapped: Sequence[DistributedDataParallel], config: OptimizerConfig, steps: int, precision: PrecisionConfig
 ) -> tuple[MegatronOptimizer, OptimizerParamScheduler]:
     """AdamW with warm-up and a linear decay to `min_lr_ratio` of the peak at the last of `steps`."""
     megatron_config = MegatronOptimizerConfig(
         optimizer="adam",
+        **optimizer_options(precision),
         use_distributed_optimizer=wrapped[0].ddp_config.use_distributed_optimizer,
         lr=config.lr,
         min_lr=config.lr * config.min_lr_ratio,

@@ -26,9 +26,9 @@ class FrozenModel:
 
     def __init__(self, recipe: Recipe, layout: Layout, vocab_size: int) -> None:
         self.recipe, self.layout, self.vocab_size = recipe, layout, vocab_size
-        self.models: list[GPTModel] = build_model(recipe.model, recipe.parallel, vocab_size)
+        self.models: list[GPTModel] = build_model(recipe.model, recipe.parallel, vocab_size, precision=recipe.precision)
         for model in self.models:
-            defer_head(model)
+            defer_head(model, in_fp32=recipe.precision.fp32_head)
 
     def load(self, read: ReadTensor) -> None:
         """Fills the weights from full Hugging Face tensors."""
@@ -65,7 +65,18 @@ class Policy(FrozenModel, Trainee):
 
     def __init__(self, recipe: Recipe, layout: Layout, vocab_size: int) -> None:
         FrozenModel.__init__(self, recipe, layout, vocab_size)
-        Trainee.__init__(self, self.models, layout, distributed_optimizer=recipe.parallel.distributed_optimizer)
+        Trainee.__init__(
+            self,
+            self.models,
+            layout,
+            recipe.precision,
+            distributed_optimizer=recipe.parallel.distributed_optimizer,
+        )
+
+    def load(self, read: ReadTensor) -> None:
+        """Fills the weights, and the optimizer's own where there is one already."""
+        FrozenModel.load(self, read)
+        self.take_over_weights()
 
     def update(
         self,

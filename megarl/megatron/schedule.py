@@ -1,5 +1,6 @@
 """A model in Megatron-core's own schedule: forward only, or with an optimizer step."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,12 +11,14 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.utils import unwrap_model
 from torch import Tensor
 
+from megarl.config.precision import PrecisionConfig
 from megarl.config.training import OptimizerConfig
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.collect import all_rows, reduce_metrics
 from megarl.megatron.micro_batches import MicroBatchSize, aligned_length, plan_micro_batches, training_cost
 from megarl.megatron.optimizer import build_optimizer, wrap_for_training
 from megarl.megatron.world import Layout
+from megarl.platform.fp8.linear import advance_scales
 
 Stages = Sequence[torch.nn.Module]
 """A rank's part of a model: one stage, or several that the schedule interleaves."""
@@ -28,9 +31,12 @@ class Update:
     Attributes:
         tokens: tokens that were trained on; where there are none, the weights and the optimizer are as they were.
         loss: normalised loss over the whole update batch.
-        grad_norm: global gradient norm before clipping.
+        grad_norm: global gradient norm before clipping; NaN where the step was skipped.
         lr: learning rate of the step.
         metrics: the objective's metrics, as means over their counts; without those that counted nothing.
+        loss_scale: of the step, in fp16; None elsewhere.
+        skipped: whether its gradient overflowed in fp16, which left the weights as they were and counts towards a lower
+            loss scale.
     """
 
     tokens: int
@@ -38,6 +44,16 @@ class Update:
     grad_norm: float
     lr: float
     metrics: dict[str, float]
+    loss_scale: float | None = None
+    skipped: bool = False
+
+
+def scale_metrics(name: str, updates: Sequence[Update]) -> dict[str, float]:
+    """`name`/loss_scale of the last of some updates and `name`/skipped_updates among them; nothing but in fp16."""
+    if not updates or updates[-1].loss_scale is None:
+        return {}
+    skipped = sum(update.skipped for update in updates)
+    return {f"{name}/loss_scale": updates[-1].loss_scale, f"{name}/skipped_updates": float(skipped)}
 
 
 @dataclass(frozen=True)
@@ -125,15 +141,23 @@ class Trainee:
         has_stepped: whether the phase's optimizer holds moments.
     """
 
-    def __init__(self, models: list[GPTModel], layout: Layout, *, distributed_optimizer: bool = False) -> None:
-        self.models, self.layout = models, layout
-        self.wrapped = wrap_for_training(models, distributed_optimizer=distributed_optimizer)
+    def __init__(
+        self, models: list[GPTModel], layout: Layout, precision: PrecisionConfig, *, distributed_optimizer: bool = False
+    ) -> None:
+        self.models, self.layout, self.precision = models, layout, precision
+        self.wrapped = wrap_for_training(models, precision, distributed_optimizer=distributed_optimizer)
+        self.optimizer: Any = None
         self.has_stepped = False
 
     def start_phase(self, config: OptimizerConfig, steps: int) -> None:
         """Gives the model a fresh optimizer and schedule for `steps` updates."""
-        self.optimizer, self.scheduler = build_optimizer(self.wrapped, config, steps)
+        self.optimizer, self.scheduler = build_optimizer(self.wrapped, config, steps, self.precision)
         self.has_stepped = False
+
+    def take_over_weights(self) -> None:
+        """Tells the optimizer, which keeps fp32 weights of its own beside 16-bit ones, that the model's are new."""
+        if self.optimizer is not None:
+            self.optimizer.reload_model_params()
 
     def train(
         self,
@@ -153,7 +177,8 @@ class Trainee:
         Raises:
             ValueError: the batch does not split into such micro-batches.
             RuntimeError: (from Megatron-core) a gradient is not finite; the weights are as they were.
-            FloatingPointError: Megatron-core's optimizer refused the step.
+            FloatingPointError: in fp16, a gradient is not finite though the loss scale is at its least, or the loss is
+                not finite either.
         """
         batch = batch.with_totals()
         # before the optimizer's step, so that the first one is not spent at a rate of 0
@@ -167,16 +192,24 @@ class Trainee:
         self.optimizer.zero_grad()
         share = prepare(own_share(self.wrapped, self.layout, batch, micro_batch_size))
         logs = run_schedule(self.wrapped, forward_step, share, forward_only=False)
+        loss_scale = self.optimizer.get_loss_scale().item() if self.precision.dtype == "fp16" else None
         succeeded, grad_norm, _ = self.optimizer.step()
-        if not succeeded:
-            raise FloatingPointError("the optimizer refused the step: a gradient is not finite")
-        self.has_stepped = True
+        advance_scales(self.models)
+        self.has_stepped = self.has_stepped or succeeded
         sums = reduce_metrics(logs, self.layout)
         loss, tokens = sums.pop("loss")
+        if not succeeded and (
+            not math.isfinite(loss) or loss_scale is None or loss_scale <= self.precision.loss_scale.least
+        ):
+            raise FloatingPointError(
+                f"a gradient is not finite at loss scale {loss_scale}, with a summed loss of {loss}"
+            )
         return Update(
             tokens=int(tokens),
             loss=loss / max(tokens, 1.0),
-            grad_norm=float(grad_norm),
+            grad_norm=float(grad_norm) if succeeded else math.nan,
             lr=lr,
             metrics={name: total / count for name, (total, count) in sums.items() if count > 0},
+            loss_scale=loss_scale,
+            skipped=not succeeded,
         )

@@ -60,7 +60,12 @@ class Scorer:
                 reference_weight_VH = deferred_weight(self.reference)
                 assert batch.reference_hidden_MH is not None and reference_weight_VH is not None
                 kl_M = exact_kl(
-                    hidden_MH, weight_VH, batch.reference_hidden_MH, reference_weight_VH, self.temperature, shard
+                    hidden_MH,
+                    weight_VH,
+                    batch.reference_hidden_MH.to(reference_weight_VH.dtype),
+                    reference_weight_VH,
+                    self.temperature,
+                    shard,
                 )
         blank_N = torch.full(targets_N.shape, float("nan"), device=output_bsX.device)
         values = [*scores, *([] if kl_M is None else [kl_M])]

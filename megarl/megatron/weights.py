@@ -15,6 +15,7 @@ from torch.nn import Parameter
 from megarl.config.model import ModelConfig
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.models.mapping import Mapping
+from megarl.megatron.precision import whole_precision
 from megarl.platform.platform import current
 
 ReadTensor = Callable[[str], Tensor]
@@ -123,7 +124,7 @@ def _shard(full: Tensor, parameter: Parameter, mapping: Mapping) -> Tensor:
 
 def _gather(parameter: Parameter, mapping: Mapping) -> Tensor:
     size = parallel_state.get_tensor_model_parallel_world_size()
-    data = parameter.detach()
+    data = whole_precision(parameter)
     if size == 1 or not getattr(parameter, "tensor_model_parallel", False):
         return data
     shards = [torch.empty_like(data) for _ in range(size)]

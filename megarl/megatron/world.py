@@ -52,7 +52,7 @@ class Layout:
         return self.rank == 0
 
 
-def join_world(config: ParallelConfig, seed: int) -> Layout:
+def join_world(config: ParallelConfig, seed: int, token_alignment: int = 1) -> Layout:
     """Joins (or, alone, makes) the process group and initialises Megatron-core's parallel state.
 
     The environment decides: a launcher's rendezvous folder, else torchrun's or srun's MASTER_ADDR and MASTER_PORT,
@@ -61,6 +61,7 @@ def join_world(config: ParallelConfig, seed: int) -> Layout:
     Args:
         config: sizes of the parallel groups.
         seed: seed of Megatron-core's RNG tracker (dropout).
+        token_alignment: see `ParallelConfig.token_multiple`.
     """
     platform = current()
     platform.use_device()
@@ -102,7 +103,7 @@ def join_world(config: ParallelConfig, seed: int) -> Layout:
         context_size=config.context,
         pipeline_size=config.pipeline,
         virtual_size=config.virtual,
-        token_multiple=config.token_multiple,
+        token_multiple=config.token_multiple(token_alignment),
     )
 
 

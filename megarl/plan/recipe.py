@@ -56,9 +56,10 @@ def _layers_by_rank(parallel: ParallelConfig) -> tuple[int, ...] | None:
 
 
 def numerics_of(recipe: Recipe) -> Numerics:
-    """The trainer computes in fp32. Its norms are counted as the local ones."""
+    """The bytes of the recipe's dtype. Norms are counted as the local ones."""
     recompute: dict[str, Recompute] = {"none": "none", "selective": "core_attention", "full": "full"}
-    return Numerics(recompute=recompute[recipe.parallel.recompute])
+    compute = 4 if recipe.precision.dtype == "fp32" else 2
+    return Numerics(compute=compute, recompute=recompute[recipe.parallel.recompute])
 
 
 def vocabulary(config: TokenizerConfig) -> int:
@@ -112,7 +113,7 @@ def phases_of(recipe: Recipe) -> Iterator[tuple[str, Batch, Beside]]:
 def _batch(recipe: Recipe, sequences: int, size: int, budget: int | None, longest_trained: int | None) -> Batch:
     """The micro-batches of an update of so many sequences; all their tokens are trained on, or so many of each."""
     parallel = recipe.parallel
-    multiple = parallel.token_multiple
+    multiple = parallel.token_multiple(recipe.precision.fp8.alignment)
     # the last token is predicted, not read
     longest = math.ceil((recipe.model.max_position_embeddings - 1) / multiple) * multiple
     if budget is not None:

@@ -1,6 +1,7 @@
 """The one place that asks whether there is a GPU."""
 
 import functools
+import importlib.util
 import os
 from dataclasses import dataclass
 from typing import Literal
@@ -50,6 +51,11 @@ def current() -> Platform:
     local_rank = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
     index = local_rank if torch.cuda.device_count() > 1 else 0
     return Platform("cuda", torch.device("cuda", index), "nccl")
+
+
+def has_transformer_engine() -> bool:
+    """Whether Transformer Engine is installed."""
+    return importlib.util.find_spec("transformer_engine") is not None
 
 
 @functools.cache

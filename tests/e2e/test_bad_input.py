@@ -57,6 +57,10 @@ RECIPE_MISTAKES = {
         [BIGGER],
         ["has a vocabulary of 30, but the recipe's tokenizer one of 33"],
     ),
+    "FP8 without a GPU": (
+        ["precision={dtype: bf16, fp8: {recipe: blockwise}}"],
+        ["precision.fp8.recipe=blockwise needs a GPU", "set precision.fp8.emulation=true"],
+    ),
     "no run to resume": (["resume=must"], ["resume=must", "holds no run"]),
 }
 

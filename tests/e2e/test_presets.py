@@ -14,7 +14,19 @@ pytestmark = pytest.mark.presets
 
 PRESETS = sorted(path.stem for path in (REPOSITORY / "recipes/presets").glob("*.yaml") if path.stem != "common")
 # Sections that are the recipe's own: what is trained, on what, and where it goes.
-NOT_A_PRESETS = ("model", "tokenizer", "parallel", "data", "reward", "sft", "rollout", "evaluate", "output_dir", "seed")
+NOT_A_PRESETS = (
+    "model",
+    "tokenizer",
+    "parallel",
+    "precision",
+    "data",
+    "reward",
+    "sft",
+    "rollout",
+    "evaluate",
+    "output_dir",
+    "seed",
+)
 STEPS = 2
 # divides an update of any size
 ONE_BY_ONE = "rl.micro_batch_size=1"

@@ -33,8 +33,8 @@ class LayerNormColumnParallelLinear(ColumnParallelLinear):  # type: ignore[misc]
         self.layer_norm_weight = norm_weight(config, input_size)
 
     def forward(self, input_: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] to ([s, b, output_size / tp], bias where the caller adds it)."""
+        """[s, b, h], be it an fp32 residual stream, to ([s, b, output_size / tp], bias where the caller adds it)."""
         output: tuple[Tensor, Tensor | None] = super().forward(
-            rms_norm(input_, self.layer_norm_weight, self.eps), *args, **kwargs
+            rms_norm(input_, self.layer_norm_weight, self.eps).to(self.layer_norm_weight.dtype), *args, **kwargs
         )
         return output

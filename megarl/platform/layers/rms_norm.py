@@ -53,5 +53,5 @@ class RMSNorm(torch.nn.Module):
         self.weight = norm_weight(config, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., h] to [..., h], same dtype."""
-        return rms_norm(x, self.weight, self.eps)
+        """[..., h] to [..., h], in the weight's dtype, which an fp32 residual stream need not have."""
+        return rms_norm(x, self.weight, self.eps).to(self.weight.dtype)

@@ -1,6 +1,5 @@
 """The layers that a GPT model is built from on this platform."""
 
-import importlib.util
 from typing import Any
 
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
@@ -9,12 +8,13 @@ from megatron.core.transformer.mlp import MLPSubmodules
 from megatron.core.transformer.moe import moe_utils
 
 from megarl.platform.layers.attention import CoreAttention
+from megarl.platform.layers.fp32_residual import fp32_bias_dropout_add
 from megarl.platform.layers.norm_linear import LayerNormColumnParallelLinear
 from megarl.platform.layers.rms_norm import RMSNorm
-from megarl.platform.platform import current
+from megarl.platform.platform import current, has_transformer_engine
 
 
-def gpt_block_spec(config: Any, vp_stage: int | None = None) -> Any:
+def gpt_block_spec(config: Any, vp_stage: int | None = None, *, local: bool = False) -> Any:
     """Megatron's decoder block spec: Transformer Engine's on CUDA where it is installed, the local one elsewhere.
 
     The local one is Megatron's own with `CoreAttention`, and for RMSNorm with the norms fused into the linear layers
@@ -23,11 +23,12 @@ def gpt_block_spec(config: Any, vp_stage: int | None = None) -> Any:
     Args:
         config: Megatron's TransformerConfig.
         vp_stage: stage of an interleaved pipeline; None without one.
+        local: the local one in any case.
 
     Returns:
         megatron.core's TransformerBlockSubmodules.
     """
-    if current().name == "cuda" and importlib.util.find_spec("transformer_engine") is not None:
+    if not local and current().name == "cuda" and has_transformer_engine():
         return get_gpt_decoder_block_spec(
             config, use_transformer_engine=True, normalization=config.normalization, vp_stage=vp_stage
         )
@@ -39,6 +40,8 @@ def gpt_block_spec(config: Any, vp_stage: int | None = None) -> Any:
     )
     for layer in block.layer_specs:
         _submodules(layer.submodules.self_attention).core_attention = CoreAttention
+        if config.fp32_residual_connection:
+            layer.submodules.self_attn_bda = layer.submodules.mlp_bda = fp32_bias_dropout_add
     if config.normalization == "RMSNorm":
         block.layer_norm = RMSNorm
         for layer in block.layer_specs:

@@ -59,6 +59,51 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "set data.source=file, or set data.answer_column=answer.",
         ["data.source=file", "data.path=rows.jsonl"],
     ),
+    "precision.fp32_head=true": (
+        "precision.fp32_head=true is not read with precision.dtype=fp32; "
+        "set precision.dtype=bf16, or set precision.fp32_head=false.",
+        ["precision.dtype=bf16"],
+    ),
+    "precision.fp32_residual=true": (
+        "precision.fp32_residual=true is not read with precision.dtype=fp32; "
+        "set precision.dtype=bf16, or set precision.fp32_residual=false.",
+        ["precision.dtype=fp16"],
+    ),
+    "precision.loss_scale.window=5": (
+        "precision.loss_scale.window=5 is not read with precision.dtype=fp32; "
+        "set precision.dtype=fp16, or set precision.loss_scale.window=1000.",
+        ["precision.dtype=fp16"],
+    ),
+    "precision.fp8.format=hybrid": (
+        "precision.fp8.format=hybrid is not read with precision.fp8.recipe=none; "
+        "choose a precision.fp8.recipe, or set precision.fp8.format=e4m3.",
+        ["precision.fp8.recipe=mxfp8", "precision.dtype=bf16"],
+    ),
+    "precision.fp8.emulation=true": (
+        "precision.fp8.emulation=true is not read with precision.fp8.recipe=none; "
+        "choose a precision.fp8.recipe, or set precision.fp8.emulation=false.",
+        ["precision.fp8.recipe=tensorwise"],
+    ),
+    "precision.fp8.param=true": (
+        "precision.fp8.param=true is not read with precision.fp8.recipe=none; "
+        "choose a precision.fp8.recipe, or set precision.fp8.param=false.",
+        ["precision.fp8.recipe=tensorwise", "precision.dtype=bf16", "parallel.distributed_optimizer=true"],
+    ),
+    "precision.fp8={recipe: tensorwise, emulation: true, history: 4}": (
+        "precision.fp8.history=4 is not read with precision.fp8.recipe=tensorwise; "
+        "set precision.fp8.recipe=delayed, or set precision.fp8.history=16.",
+        ["precision.fp8.recipe=delayed"],
+    ),
+    "precision.fp8={recipe: tensorwise, emulation: true, history_algorithm: most_recent}": (
+        "precision.fp8.history_algorithm=most_recent is not read with precision.fp8.recipe=tensorwise; "
+        "set precision.fp8.recipe=delayed, or set precision.fp8.history_algorithm=max.",
+        ["precision.fp8.recipe=delayed"],
+    ),
+    "precision.fp8={recipe: mxfp8, emulation: true, block_scales: fp32}": (
+        "precision.fp8.block_scales=fp32 is not read with precision.fp8.recipe=mxfp8; "
+        "set precision.fp8.recipe=blockwise, or set precision.fp8.block_scales=power_of_two.",
+        ["precision.fp8.recipe=blockwise"],
+    ),
     "rl.gamma=0.9": (
         "rl.gamma=0.9 is not read with rl.advantage=grpo; "
         "set rl.advantage to gae, reinforce_pp or reinforce_pp_baseline, or set rl.gamma=1.0.",
@@ -183,7 +228,7 @@ def test_the_table_names_keys() -> None:
         assert any(path == row.key or path.startswith(f"{row.key}.") for path in keys())
 
 
-@pytest.mark.parametrize("section", ["data", "rl"])
+@pytest.mark.parametrize("section", ["data", "precision", "rl"])
 def test_defaults_that_are_written_out_pass(section: str, write: Write) -> None:
     """Given as such they say nothing wrong, whatever reads them."""
     given = {path: key.default for path, key in keys().items() if path.startswith(f"{section}.")}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from megarl.config.model import ModelConfig, ParallelConfig
+from megarl.config.precision import PrecisionConfig
 from megarl.config.rollout import RolloutConfig
 from megarl.config.schema import Recipe
 from megarl.megatron.batch import TrainBatch, pad_batch
@@ -19,13 +20,15 @@ ALPHABET = "0123456789+"
 """With padding and end token, VOCAB tokens."""
 CONTEXT = 32
 CPU = torch.device("cpu")
+FP32 = PrecisionConfig()
 
 
-def tiny_recipe(*, temperature: float = 1.0, **keys: Any) -> Recipe:
+def tiny_recipe(*, temperature: float = 1.0, precision: PrecisionConfig = FP32, **keys: Any) -> Recipe:
     """Two layers, four query heads whose total width is not the hidden size.
 
     Args:
         temperature: of the rollout.
+        precision: the trainer's.
         keys: of the recipe's sections parallel and model, by their names.
     """
     shape = {
@@ -42,6 +45,7 @@ def tiny_recipe(*, temperature: float = 1.0, **keys: Any) -> Recipe:
     return Recipe(
         model=ModelConfig(**(shape | keys)),
         parallel=ParallelConfig(**({"timeout_s": 60} | parallel)),
+        precision=precision,
         rollout=RolloutConfig(temperature=temperature),
     )
 

@@ -1,0 +1,79 @@
+"""Cross-field checks of the trainer's precision."""
+
+from megarl.config.refusal import refusal
+from megarl.config.schema import Recipe
+
+
+def loss_scale_starts_above_its_least(recipe: Recipe) -> None:
+    """Loss scaling starts somewhere from which it can fall."""
+    scale = recipe.precision.loss_scale
+    if scale.least > scale.initial:
+        reason = f"is above precision.loss_scale.initial={scale.initial:g}"
+        raise refusal("precision.loss_scale.least", scale.least, reason, "give at most that")
+
+
+def fp8_has_a_dtype_beside_it(recipe: Recipe) -> None:
+    """FP8 saturates, which would hide an overflow from loss scaling; Transformer Engine's goes with bf16."""
+    dtype, fp8 = recipe.precision.dtype, recipe.precision.fp8
+    if fp8.enabled and dtype == "fp16":
+        reason = f"scales the loss by overflows, which precision.fp8.recipe={fp8.recipe} saturates away"
+        raise refusal("precision.dtype", dtype, reason, "set it to bf16")
+    if fp8.enabled and not fp8.emulation and dtype != "bf16":
+        reason = "is not what Transformer Engine's FP8 layers compute in beside FP8"
+        raise refusal("precision.dtype", dtype, reason, "set it to bf16, or precision.fp8.emulation=true")
+
+
+def fp8_divides_shape(recipe: Recipe) -> None:
+    """Each rank's part of every linear layer must be a multiple of FP8's alignment, both ways."""
+    fp8, model, tensor = recipe.precision.fp8, recipe.model, recipe.parallel.tensor
+    if not fp8.enabled:
+        return
+    sizes = {
+        "hidden_size": model.hidden_size,
+        "ffn_hidden_size": model.ffn_hidden_size // tensor,
+        "head_dim": model.head_dim * (model.num_attention_heads // tensor),
+        "num_query_groups": model.head_dim * max(1, model.num_query_groups // tensor),
+    }
+    whats = {
+        "hidden_size": "",
+        "ffn_hidden_size": f" over parallel.tensor={tensor}",
+        "head_dim": f" times the {model.num_attention_heads // tensor} query heads of a rank",
+        "num_query_groups": f" key-value heads of size {model.head_dim} over parallel.tensor={tensor}",
+    }
+    for name, size in sizes.items():
+        if size % fp8.alignment:
+            reason = (
+                f"{whats[name].lstrip() + ' ' if whats[name] else ''}makes layers of {size}, which precision.fp8.recipe"
+                f"={fp8.recipe} cannot cut into {fp8.alignment}s"
+            )
+            raise refusal(f"model.{name}", getattr(model, name), reason, f"give a multiple of {fp8.alignment} a rank")
+
+
+def fp8_weights_have_their_optimizer(recipe: Recipe) -> None:
+    """Weights in FP8 alone live on the distributed optimizer's fp32 ones (Megatron-LM's fp8-param-gather)."""
+    fp8 = recipe.precision.fp8
+    if fp8.param and fp8.emulation:
+        reason = "stores weights in FP8, and precision.fp8.emulation=true only rounds them"
+        raise refusal("precision.fp8.param", True, reason, "set one of the two to false")
+    if fp8.param and not recipe.parallel.distributed_optimizer:
+        reason = "needs the distributed optimizer, which holds the fp32 weights"
+        raise refusal("precision.fp8.param", True, reason, "set parallel.distributed_optimizer=true")
+
+
+def frozen_model_has_scales(recipe: Recipe) -> None:
+    """Transformer Engine fills the history of delayed scaling in training alone: a frozen model's scales stay at 1."""
+    fp8, rl = recipe.precision.fp8, recipe.rl
+    has_reference = rl.steps > 0 and (rl.measure_reference or rl.kl.coefficient > 0)
+    if fp8.recipe == "delayed" and not fp8.emulation and has_reference:
+        reason = "scales by the history of training, which the frozen reference does not have"
+        fix = "choose another recipe, or set rl.measure_reference=false and rl.kl.coefficient=0"
+        raise refusal("precision.fp8.recipe", fp8.recipe, reason, fix)
+
+
+PRECISION_CHECKS = (
+    loss_scale_starts_above_its_least,
+    fp8_has_a_dtype_beside_it,
+    fp8_divides_shape,
+    fp8_weights_have_their_optimizer,
+    frozen_model_has_scales,
+)
