@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import sys
+from pathlib import Path
 
 from megarl import __version__
 from megarl.config.errors import UserError
@@ -65,13 +66,23 @@ def _config(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _convert(arguments: argparse.Namespace) -> int:
+    if not arguments.shard_gb > 0:
+        raise UserError(f"--shard-gb={arguments.shard_gb:g} is not above 0; give a size in GB, such as 5.")
+    from megarl.loop.convert import convert
+
+    convert(arguments.source, arguments.target, round(arguments.shard_gb * 1e9))
+    print(f"megarl: wrote {arguments.target}")
+    return 0
+
+
 def _doctor(_: argparse.Namespace) -> int:
     from megarl.doctor import doctor
 
     return doctor()
 
 
-_COMMANDS = {"train": _train, "config": _config, "doctor": _doctor}
+_COMMANDS = {"train": _train, "config": _config, "convert": _convert, "doctor": _doctor}
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -81,6 +92,12 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     train = commands.add_parser("train", help="train as a recipe says, or resume the run in its output folder")
     config = commands.add_parser("config", help="print a recipe in full, with the origin of every value")
     config.add_argument("--docs", action="store_true", help="print the meaning of every key too")
+    convert = commands.add_parser(
+        "convert", help="write a run's policy, or a model, as a folder in Hugging Face layout"
+    )
+    convert.add_argument("source", metavar="SOURCE", type=Path, help="run, checkpoint, or Hugging Face folder")
+    convert.add_argument("target", metavar="TARGET", type=Path, help="new folder")
+    convert.add_argument("--shard-gb", type=float, default=5.0, help="largest file of weights, in GB of 10^9 bytes")
     commands.add_parser("doctor", help="report what this machine has, and how to get what it lacks")
     for command in (train, config):
         command.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML")

@@ -90,7 +90,7 @@ def _preflight(recipe: Recipe) -> None:
     tokenizer = build_tokenizer(recipe.tokenizer)
     check_vocabulary(recipe, len(tokenizer))
     if recipe.model.init_from is not None:
-        from megarl.megatron.weights import check_saved_weights
+        from megarl.megatron.hf_folder import check_saved_weights
 
         check_saved_weights(Path(recipe.model.init_from), recipe.model, len(tokenizer))
     check_wandb(recipe.observe.wandb_project)

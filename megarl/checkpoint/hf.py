@@ -1,45 +1,98 @@
 """Weights as a folder in Hugging Face layout, which transformers, vLLM and SGLang load."""
 
+import contextlib
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
-from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerFast
 
+from megarl.checkpoint.shards import SHARD_BYTES, ShardWriter
 from megarl.data.tokenizer import save_tokenizer
+from megarl.megatron.hf_folder import HFFolder
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.policy import FrozenModel
 
-WEIGHTS = "model.safetensors"
+_BESIDE_THE_WEIGHTS = (".json", ".txt", ".model", ".jinja")
+"""Endings of the files that a folder holds beside its weights: configurations and the tokenizer."""
 
 
-def export_hf(policy: FrozenModel, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Writes config.json, model.safetensors and the tokenizer, beside first, then renamed over `folder`. Collective.
+def export_hf(
+    policy: FrozenModel, folder: Path, tokenizer: PreTrainedTokenizerFast, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Writes config.json, the weights and the tokenizer, beside first, then renamed over `folder`. Collective.
+
+    Extra memory is one gathered parameter on every rank, and one shard of the host's on the main one, which writes.
 
     Args:
         policy: the model; its weights keep their dtype.
         folder: replaced where it exists.
         tokenizer: is saved beside the weights, and tells the configuration its special tokens.
+        shard_bytes: largest file of weights; a model of less is one file.
     """
-    tensors = {}
-    for name, tensor in policy.export():
-        if policy.layout.is_main:
-            # contiguous and unshared, which safetensors asks for
-            tensors[name] = tensor.detach().cpu().clone()
-    if policy.layout.is_main:
-        beside = folder.with_name(f".{folder.name}.writing")
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        save_file(tensors, beside / WEIGHTS, metadata={"format": "pt"})
-        config = FAMILIES[policy.recipe.model.family].hf_config(policy.recipe.model, policy.vocab_size)
-        special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
-        config.update({**special, "dtype": "float32"})
-        (beside / "config.json").write_text(json.dumps(config.to_dict(), indent=1, sort_keys=True, default=str))
-        save_tokenizer(tokenizer, beside)
-        # safetensors makes its file for the owner alone, unlike every other file of a run
-        (beside / WEIGHTS).chmod((beside / "config.json").stat().st_mode)
-        shutil.rmtree(folder, ignore_errors=True)
-        beside.rename(folder)
+    with replacing(folder) if policy.layout.is_main else contextlib.nullcontext() as beside:
+        writer = None if beside is None else ShardWriter(beside, shard_bytes)
+        for name, tensor in policy.export():
+            if writer is not None:
+                writer.add(name, tensor)
+        if beside is not None and writer is not None:
+            writer.finish()
+            _write_config(policy, tokenizer, str(writer.dtype).removeprefix("torch."), beside)
+            save_tokenizer(tokenizer, beside)
     dist.barrier()
+
+
+def copy_hf(source: HFFolder, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
+    """Writes another folder of the same model, sharded anew; the peak of host memory is one shard and one tensor.
+
+    Args:
+        source: the folder to read; its configuration and tokenizer are copied as they are.
+        folder: replaced where it exists.
+        shard_bytes: largest file of weights.
+    """
+    with replacing(folder) as beside:
+        writer = ShardWriter(beside, shard_bytes)
+        for name in source.files:
+            writer.add(name, source.read(name))
+        for path in sorted(source.path.iterdir()):
+            if path.is_file() and path.suffix in _BESIDE_THE_WEIGHTS and not path.name.endswith(".index.json"):
+                shutil.copyfile(path, beside / path.name)
+        writer.finish()
+
+
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A new folder to fill, which takes the place of `folder` on the way out; after an error it stays beside it."""
+    beside, before = (folder.with_name(f".{folder.name}.{kind}") for kind in ("writing", "replaced"))
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    yield beside
+    for path in (*beside.iterdir(), beside):
+        _sync(path)
+    shutil.rmtree(before, ignore_errors=True)
+    if folder.exists():
+        folder.rename(before)
+    beside.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def _write_config(policy: FrozenModel, tokenizer: PreTrainedTokenizerFast, dtype: str, folder: Path) -> None:
+    model = policy.recipe.model
+    config = FAMILIES[model.family].hf_config(model, policy.vocab_size)
+    special: dict[str, Any] = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config.update({**special, "bos_token_id": None, "dtype": dtype})
+    (folder / "config.json").write_text(json.dumps(config.to_dict(), indent=1, sort_keys=True, default=str))
+
+
+def _sync(path: Path) -> None:
+    """Has a file's bytes, or a folder's names, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from megatron.core import dist_checkpointing, tensor_parallel
+from megatron.core.models.gpt import GPTModel
 from safetensors.torch import load_file, save_file
 
 from megarl.megatron.schedule import Trainee
@@ -72,6 +73,19 @@ def load_tensors(
     trainee.scheduler.load_state_dict(loaded["scheduler"])
     if with_rng:
         _restore_rng(load_file(folder / _rng_name(trainee)))
+
+
+def load_model(model: GPTModel, folder: Path, name: str = "policy") -> None:
+    """Fills a model alone, under any layout, from what `save_tensors` wrote. Collective.
+
+    Args:
+        model: takes the weights.
+        folder: what was saved.
+        name: of the trainee.
+    """
+    with torch.no_grad():
+        state = {"model": model.sharded_state_dict(metadata=dict(_METADATA))}
+        model.load_state_dict(dist_checkpointing.load(state, str(folder / name))["model"])
 
 
 def _rng_name(trainee: Trainee) -> str:

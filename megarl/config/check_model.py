@@ -57,6 +57,14 @@ def head_dim_is_even(recipe: Recipe) -> None:
         raise refusal("model.head_dim", size, reason, f"give {size - 1} or {size + 1}")
 
 
+def rope_band_is_ordered(recipe: Recipe) -> None:
+    """Between the two factors the scaling goes over from none to full."""
+    low, high = recipe.model.rope_low_freq_factor, recipe.model.rope_high_freq_factor
+    if high <= low:
+        reason = f"is not above model.rope_low_freq_factor={low}"
+        raise refusal("model.rope_high_freq_factor", high, reason, f"give more than {low}, such as {4 * low}")
+
+
 def stages_hold_the_layers(recipe: Recipe) -> None:
     """Every pipeline stage holds the same number of layers, or the number that the recipe gives it."""
     parallel, layers = recipe.parallel, recipe.model.num_layers
@@ -124,6 +132,7 @@ MODEL_CHECKS = (
     groups_fit_heads,
     groups_fit_tensor,
     head_dim_is_even,
+    rope_band_is_ordered,
     virtual_stages_have_a_pipeline,
     stages_hold_the_layers,
     init_folder_is_this_model,

@@ -42,6 +42,8 @@ def _above_0(value: float) -> bool:
     return value > 0
 
 
+_ROPE = ("model.rope_scaling", _one_of("llama3"), "set model.rope_scaling=llama3")
+_ROPE_KEYS = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor", "rope_original_context")
 _FILE = ("data.source", _one_of("file"), "set data.source=file")
 _KL_IN_LOSS = ("rl.kl.placement", _one_of("loss"), "set rl.kl.placement=loss")
 _KL_WEIGHT = ("rl.kl.coefficient", _above_0, "give rl.kl.coefficient above 0")
@@ -49,6 +51,7 @@ _ICEPOP = ("rl.correction.weighting", _one_of("icepop"), "set rl.correction.weig
 _RAISED = ("rl.entropy.alarm_action", _one_of("raise_clip"), "set rl.entropy.alarm_action=raise_clip")
 
 READ_WITH = (
+    *(ReadWith(f"model.{name}", *_ROPE) for name in _ROPE_KEYS),
     *(ReadWith(f"data.{name}", *_FILE) for name in ("path", "eval_path", "demonstration_column")),
     *(ReadWith(f"data.{name}", *_FILE) for name in ("prompt_column", "answer_column")),
     ReadWith(

@@ -1,5 +1,6 @@
 """From a recipe file and command-line overrides to a checked recipe."""
 
+import copy
 import hashlib
 import json
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from megarl.config.check_init import with_init_layer
 from megarl.config.check_keys import check_layer
 from megarl.config.check_ranges import check_range, check_storable
 from megarl.config.compose import Layer, file_layers, override_layer
@@ -33,7 +35,8 @@ class Loaded:
     Attributes:
         recipe: the recipe as plain dataclasses.
         tree: the same as nested dicts, interpolations resolved.
-        sources: dotted key -> 'default', the file that set it, or 'command line'; one for every leaf of `tree`.
+        sources: dotted key -> 'default', the file that set it (config.json of `model.init_from` is one), or
+            'command line'; one for every leaf of `tree`.
     """
 
     recipe: Recipe
@@ -54,6 +57,8 @@ def load_recipe(path: str | PathLike[str], overrides: Sequence[str] = ()) -> Loa
     layers = [*file_layers(Path(path)), *(override_layer(argument) for argument in overrides)]
     for layer in layers:
         check_layer(layer)
+    # on a copy: resolving notes in the layers what they empty
+    layers = with_init_layer(_resolve(copy.deepcopy(layers)), layers)
     tree = _resolve(layers)
     origin = sources(tree, layers)
     _check_values(tree, origin)
@@ -73,6 +78,19 @@ def recipe_hash(recipe: Recipe) -> str:
         del _at(tree, prefix)[name]
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def recipe_from_tree(tree: dict[str, Any]) -> Recipe:
+    """The recipe that a run's file holds: resolved and checked when the run was started.
+
+    Raises:
+        RecipeError: it has a key that this version does not know.
+    """
+    try:
+        recipe: Recipe = _build(Recipe, tree, "")
+    except TypeError as error:
+        raise RecipeError(f"The run's recipe is of another version of megarl ({error}); use that one.") from error
+    return recipe
 
 
 def _check_values(tree: dict[str, Any], origin: dict[str, str]) -> None:

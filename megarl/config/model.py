@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Optional
 
 from megarl.config.fields import key
+from megarl.config.names import KNOWN_FAMILIES
 
 
 @dataclass
 class ModelConfig:
     """Shape of the policy. Megatron-core's GPTModel is built from it, and so is the engine's model."""
 
-    family: str = key("qwen2", "Weight layout and architecture family.", choices=("qwen2",))
+    family: str = key("qwen2", "Weight layout and architecture family.", choices=KNOWN_FAMILIES)
     num_layers: int = key(2, "Transformer layers.", low=1)
     hidden_size: int = key(64, "Width of the residual stream.", low=1)
     ffn_hidden_size: int = key(128, "Width of the SwiGLU feed-forward layer.", low=1)
@@ -19,10 +20,27 @@ class ModelConfig:
     head_dim: int = key(32, "Size of one head; vLLM's CPU kernels take 32, 64, 80, 96, 112, 128.", low=2)
     max_position_embeddings: int = key(128, "Context length, in tokens.", low=2)
     rope_theta: float = key(10000.0, "Base of the rotary embedding.", above=0)
+    rope_scaling: str = key(
+        "none",
+        "Scaling of the rotary frequencies for long contexts: 'llama3' is that of Llama 3.1 and later.",
+        choices=("none", "llama3"),
+    )
+    rope_scaling_factor: float = key(8.0, "By how much llama3 scaling slows the slow frequencies.", above=0)
+    rope_low_freq_factor: float = key(
+        1.0, "Frequencies of fewer turns over the original context than this are slowed in full.", above=0
+    )
+    rope_high_freq_factor: float = key(
+        4.0, "Frequencies of more turns over the original context than this stay as they are.", above=0
+    )
+    rope_original_context: int = key(8192, "Context length before the scaling, in tokens.", low=1)
     norm_eps: float = key(1e-6, "RMSNorm epsilon.", above=0)
     tie_embeddings: bool = key(True, "Whether the output layer shares the embedding's weight.")
     embedding_init_std: float = key(0.02, "Standard deviation of the embedding at initialisation.", above=0)
-    init_from: Optional[str] = key(None, "Folder in Hugging Face layout to start from; random weights if null.")
+    init_from: Optional[str] = key(
+        None,
+        "Folder in Hugging Face layout to start from; random weights if null. Its config.json gives the keys of the "
+        "shape that the recipe leaves out.",
+    )
 
 
 @dataclass

@@ -11,8 +11,9 @@ from megarl.checkpoint.tensors import load_tensors
 from megarl.config.errors import RunFolderError
 from megarl.loop.run import Run, facts
 from megarl.megatron.critic import Critic
+from megarl.megatron.hf_folder import saved_weights
 from megarl.megatron.policy import FrozenModel
-from megarl.megatron.weights import ReadTensor, random_weights, saved_weights
+from megarl.megatron.weights import ReadTensor, random_weights
 
 REFERENCE = "reference"
 """Folder of the policy that RL started from, in Hugging Face layout."""

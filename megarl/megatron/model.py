@@ -10,6 +10,8 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megarl.config.model import ModelConfig, ParallelConfig
+from megarl.megatron.models import FAMILIES
+from megarl.megatron.rope import llama3_frequencies
 from megarl.platform.layers.spec import gpt_block_spec
 from megarl.platform.platform import current
 
@@ -33,7 +35,6 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig) -> Transfor
         gated_linear_unit=True,
         activation_func=F.silu,
         add_bias_linear=False,
-        add_qkv_bias=True,
         hidden_dropout=0.0,
         attention_dropout=0.0,
         params_dtype=torch.float32,
@@ -58,6 +59,7 @@ def transformer_config(model: ModelConfig, parallel: ParallelConfig) -> Transfor
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
+        **FAMILIES[model.family].transformer_options(model),
     )
 
 
@@ -106,7 +108,7 @@ def _build_stage(
     tied: bool,
     vp_stage: int | None,
 ) -> GPTModel:
-    return GPTModel(
+    built = GPTModel(
         config,
         gpt_block_spec(config, vp_stage),
         vocab_size=padded_vocabulary(vocab_size, parallel.tensor),
@@ -118,4 +120,9 @@ def _build_stage(
         share_embeddings_and_output_weights=tied,
         parallel_output=True,
         vp_stage=vp_stage,
-    ).to(current().device)
+    )
+    if model.rope_scaling == "llama3":
+        # Megatron-core's own switch has the factor alone, and Llama 3.1's values for the rest
+        rotary = built.rotary_pos_emb
+        rotary.inv_freq = llama3_frequencies(rotary.inv_freq, model)
+    return built.to(current().device)

@@ -3,19 +3,16 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from megatron.core.utils import unwrap_model
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import Parameter
 
 from megarl.config.model import ModelConfig
-from megarl.config.refusal import refusal
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.models.mapping import Mapping
 from megarl.platform.platform import current
@@ -99,52 +96,6 @@ def random_weights(model: ModelConfig, vocab_size: int, seed: int) -> ReadTensor
         return tensor
 
     return read
-
-
-def saved_weights(folder: Path) -> ReadTensor:
-    """Reads the safetensors files of a folder in Hugging Face layout, one tensor at a time.
-
-    Raises:
-        FileNotFoundError: the folder holds no safetensors file.
-        KeyError: (from the reader) no file holds the tensor.
-    """
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise FileNotFoundError(f"{folder} holds no .safetensors file")
-    handles = [safe_open(file, framework="pt") for file in files]
-    owner = {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118 - not a dict
-
-    def read(name: str) -> Tensor:
-        tensor: Tensor = owner[name].get_tensor(name)
-        return tensor
-
-    return read
-
-
-def check_saved_weights(folder: Path, model: ModelConfig, vocab_size: int) -> None:
-    """Looks at the names and shapes in a folder of weights, without reading the tensors.
-
-    Raises:
-        RecipeError: a file cannot be read, or a tensor of the model is missing or has another shape.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt") as handle:
-                shapes |= {name: tuple(handle.get_slice(name).get_shape()) for name in handle.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            reason = f"holds {file.name}, which cannot be read ({error})"
-            raise refusal("model.init_from", str(folder), reason, "copy it again") from error
-    for name, shape, _ in FAMILIES[model.family].tensor_shapes(model, vocab_size):
-        held = shapes.get(name)
-        if held is None:
-            raise refusal("model.init_from", str(folder), f"holds no tensor {name}", "give a whole model")
-        rows_suffice = (
-            held[:1] >= shape[:1] if name in ("model.embed_tokens.weight", "lm_head.weight") else held[:1] == shape[:1]
-        )
-        if not rows_suffice or held[1:] != shape[1:]:
-            reason = f"holds {name} as {list(held)}, and the recipe's model has {list(shape)}"
-            raise refusal("model.init_from", str(folder), reason, "make the keys of model fit it")
 
 
 def _parameters(stages: Sequence[torch.nn.Module]) -> Iterator[tuple[str, Parameter]]:

@@ -1,7 +1,6 @@
 """Model families: one file each, found by the recipe's model.family."""
 
-from types import ModuleType
+from megarl.megatron.models import llama, qwen2, qwen3
+from megarl.megatron.models.family import Family
 
-from megarl.megatron.models import qwen2
-
-FAMILIES: dict[str, ModuleType] = {"qwen2": qwen2}
+FAMILIES: dict[str, Family] = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3}

@@ -1,5 +1,6 @@
 """Refusals of keys that contradict each other: each message, whole."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -43,6 +44,9 @@ CASES = {
         "model.num_query_groups=4 is neither a multiple nor a divisor of parallel.tensor=6; change one of the two."
     ),
     "model: {head_dim: 31}": ("model.head_dim=31 is odd and rotary embedding turns pairs of channels; give 30 or 32."),
+    "model: {rope_scaling: llama3, rope_high_freq_factor: 1}": (
+        "model.rope_high_freq_factor=1.0 is not above model.rope_low_freq_factor=1.0; give more than 1.0, such as 4.0."
+    ),
     "parallel: {world_size: 2, pipeline: 2}\nmodel: {num_layers: 3}": (
         "parallel.pipeline=2 does not divide model.num_layers=3; give a divisor of it or parallel.pipeline_layers."
     ),
@@ -215,7 +219,9 @@ def folder(write: Write) -> None:
     """The files that the cases name."""
     write("rows.jsonl", "")
     write("rows.csv", "")
-    write("weights/config.json", "{}")
+    shape = {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    held = {"model_type": "llama", "max_position_embeddings": 128, **shape}
+    write("weights/config.json", json.dumps(held))
     write("weights/model.safetensors", "")
     write("empty/nothing", "")
 

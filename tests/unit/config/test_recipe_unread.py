@@ -14,6 +14,26 @@ Write = Callable[[str, str], str]
 
 # Override that nothing reads -> the refusal, and overrides that have it read.
 CASES: dict[str, tuple[str, list[str]]] = {
+    "model.rope_scaling_factor=32": (
+        "model.rope_scaling_factor=32.0 is not read with model.rope_scaling=none; "
+        "set model.rope_scaling=llama3, or set model.rope_scaling_factor=8.0.",
+        ["model.rope_scaling=llama3"],
+    ),
+    "model.rope_low_freq_factor=2": (
+        "model.rope_low_freq_factor=2.0 is not read with model.rope_scaling=none; "
+        "set model.rope_scaling=llama3, or set model.rope_low_freq_factor=1.0.",
+        ["model.rope_scaling=llama3"],
+    ),
+    "model.rope_high_freq_factor=8": (
+        "model.rope_high_freq_factor=8.0 is not read with model.rope_scaling=none; "
+        "set model.rope_scaling=llama3, or set model.rope_high_freq_factor=4.0.",
+        ["model.rope_scaling=llama3"],
+    ),
+    "model.rope_original_context=4096": (
+        "model.rope_original_context=4096 is not read with model.rope_scaling=none; "
+        "set model.rope_scaling=llama3, or set model.rope_original_context=8192.",
+        ["model.rope_scaling=llama3"],
+    ),
     "data.path=rows.jsonl": (
         'data.path="rows.jsonl" is not read with data.source=chain_arithmetic; '
         "set data.source=file, or set data.path=null.",

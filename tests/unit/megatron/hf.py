@@ -2,23 +2,24 @@
 
 import torch
 from torch import Tensor
-from transformers import Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from megarl.config.model import ModelConfig
 from megarl.megatron.batch import TrainBatch
-from megarl.megatron.models.qwen2 import hf_config, tensor_shapes
+from megarl.megatron.models import FAMILIES
 from megarl.megatron.weights import ReadTensor
 from tests.unit.megatron.tiny import VOCAB
 
 
 def tensor_names(model: ModelConfig) -> list[str]:
     """Names of all Hugging Face tensors of the model."""
-    return [name for name, _, _ in tensor_shapes(model, VOCAB)]
+    return [name for name, _, _ in FAMILIES[model.family].tensor_shapes(model, VOCAB)]
 
 
-def hf_model(model: ModelConfig, read: ReadTensor, dtype: torch.dtype) -> Qwen2ForCausalLM:
-    """Qwen2 in transformers with these weights."""
-    network = Qwen2ForCausalLM._from_config(hf_config(model, VOCAB), attn_implementation="eager").to(dtype)
+def hf_model(model: ModelConfig, read: ReadTensor, dtype: torch.dtype) -> PreTrainedModel:
+    """The family's own network in transformers with these weights."""
+    config = FAMILIES[model.family].hf_config(model, VOCAB)
+    network = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
     parameters = dict(network.named_parameters())
     assert sorted(parameters) == sorted(tensor_names(model))
     with torch.no_grad():
@@ -27,7 +28,7 @@ def hf_model(model: ModelConfig, read: ReadTensor, dtype: torch.dtype) -> Qwen2F
     return network
 
 
-def hf_log_probs(network: Qwen2ForCausalLM, batch: TrainBatch, temperature: float = 1.0) -> Tensor:
+def hf_log_probs(network: PreTrainedModel, batch: TrainBatch, temperature: float = 1.0) -> Tensor:
     """Log-probs of the targets [B, T], masked or not, in the network's dtype, with gradients.
 
     Prompts begin at column 0 and padding is on the right, so causality alone hides it.

@@ -6,24 +6,37 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from megarl.checkpoint.hf import export_hf
 from megarl.config.model import TokenizerConfig
 from megarl.data.tokenizer import build_tokenizer
+from megarl.megatron.hf_folder import saved_weights
 from megarl.megatron.policy import FrozenModel
-from megarl.megatron.weights import ReadTensor, random_weights, saved_weights
+from megarl.megatron.weights import ReadTensor, random_weights
 from megarl.megatron.world import Layout
 from tests.unit.megatron.hf import hf_log_probs, hf_model, tensor_names
 from tests.unit.megatron.tiny import ALPHABET, VOCAB, noisy_weights, random_batch, tiny_recipe
 
-SHAPES = {
+# 4 frequencies of a head make 5.1, 1.6, .51 and .16 turns over a context of 32: one is kept, one between, two slowed
+SCALED_ROPE = {
+    "rope_theta": 100.0,
+    "rope_scaling": "llama3",
+    "rope_scaling_factor": 5.0,
+    "rope_low_freq_factor": 0.75,
+    "rope_high_freq_factor": 3.0,
+    "rope_original_context": 32,
+}
+SHAPES: dict[str, dict[str, Any]] = {
     "tied": {"tie_embeddings": True},
     "untied": {"tie_embeddings": False},
     "one group": {"num_query_groups": 1},
     "no groups": {"num_query_groups": 4},
     "rope and eps": {"rope_theta": 1234.5, "norm_eps": 1e-2},
+    "llama": {"family": "llama", "tie_embeddings": False},
+    "llama with scaled rope": {"family": "llama", **SCALED_ROPE},
+    "qwen3": {"family": "qwen3", "head_dim": 16},
+    "qwen3 untied": {"family": "qwen3", "tie_embeddings": False, "num_query_groups": 1},
 }
 
 
@@ -139,17 +152,3 @@ def test_rows_beyond_the_vocabulary_are_left_out(layout: Layout) -> None:
     model, read = FrozenModel(recipe, layout, VOCAB), noisy_weights(recipe.model)
     model.load(resized(read, name, 3))
     assert torch.equal(dict(model.export())[name], read(name))
-
-
-def test_folder_without_weights(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"holds no \.safetensors file"):
-        saved_weights(tmp_path)
-
-
-def test_weights_split_over_files(tmp_path: Path) -> None:
-    save_file({"a": torch.ones(2)}, tmp_path / "model-00001-of-00002.safetensors")
-    save_file({"b": torch.zeros(3)}, tmp_path / "model-00002-of-00002.safetensors")
-    read = saved_weights(tmp_path)
-    assert read("a").tolist() == [1, 1] and read("b").tolist() == [0, 0, 0]
-    with pytest.raises(KeyError):
-        read("c")

@@ -1,0 +1,73 @@
+"""Tensors into a folder's safetensors files, as they come: one shard is in memory at a time."""
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from megarl.megatron.hf_folder import INDEX, SINGLE
+from megarl.observe.files import write_atomic
+
+SHARD_BYTES = 5 * 10**9
+"""Hugging Face's usual size of a shard."""
+
+
+class ShardWriter:
+    """Writes model.safetensors, or where there is more than a shard, numbered files and their index.
+
+    A shard is written when the next tensor would overfill it, so the peak of host memory is one shard and one tensor;
+    a tensor above the size is a shard of its own.
+    """
+
+    def __init__(self, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
+        """Args: folder: exists, without weights. shard_bytes: largest shard, its header not counted."""
+        self._folder, self._shard_bytes = folder, shard_bytes
+        self._pending: dict[str, Tensor] = {}
+        self._pending_bytes = self._total_bytes = 0
+        self._written: list[list[str]] = []
+        self.dtype: torch.dtype | None = None
+        """Of the first tensor, which in all families is the embedding."""
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        """Takes a copy of the tensor, which may live on any device and be a view."""
+        if self._pending and self._pending_bytes + tensor.nbytes > self._shard_bytes:
+            self._flush()
+        self.dtype = self.dtype or tensor.dtype
+        # unshared and contiguous, which safetensors asks for
+        own = torch.empty(tensor.shape, dtype=tensor.dtype)
+        self._pending[name] = own.copy_(tensor.detach())
+        self._pending_bytes += tensor.nbytes
+        self._total_bytes += tensor.nbytes
+
+    def finish(self) -> None:
+        """Writes what is left, gives the files their names, and writes the index."""
+        self._flush()
+        count = len(self._written)
+        if count == 1:
+            self._part(1).rename(self._folder / SINGLE)
+            return
+        weight_map: dict[str, str] = {}
+        for number, names in enumerate(self._written, start=1):
+            file = f"model-{number:05d}-of-{count:05d}.safetensors"
+            self._part(number).rename(self._folder / file)
+            weight_map |= dict.fromkeys(names, file)
+        index = {"metadata": {"total_size": self._total_bytes}, "weight_map": weight_map}
+        write_atomic(self._folder / INDEX, json.dumps(index, indent=2, sort_keys=True).encode())
+
+    def _flush(self) -> None:
+        self._written.append(list(self._pending))
+        part = self._part(len(self._written))
+        # made first: safetensors would make it for the owner alone, unlike every other file of a run
+        part.touch()
+        mode = part.stat().st_mode
+        save_file(self._pending, part, metadata={"format": "pt"})
+        part.chmod(mode)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        self._pending, self._pending_bytes = {}, 0
+
+    def _part(self, number: int) -> Path:
+        return self._folder / f"{number}.part"

@@ -1,0 +1,35 @@
+"""Llama 3.x, dense: no biases, and rotary frequencies scaled from 3.1 on (model.rope_scaling)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import LlamaConfig
+
+from megarl.config.model import ModelConfig
+from megarl.megatron.models.dense import Attention, common_hf_keys, dense_mapping, dense_shapes
+from megarl.megatron.models.family import TensorShape
+from megarl.megatron.models.mapping import Mapping
+
+ATTENTION = Attention(qkv_bias=False, qk_norm=False)
+
+
+def transformer_options(model: ModelConfig) -> dict[str, Any]:
+    """See `Family`."""
+    return ATTENTION.transformer_options()
+
+
+def mapping(name: str, model: ModelConfig) -> Mapping:
+    """See `Family`."""
+    return dense_mapping(name, model, ATTENTION)
+
+
+def hf_config(model: ModelConfig, vocab_size: int) -> LlamaConfig:
+    """See `Family`."""
+    return LlamaConfig(
+        **common_hf_keys(model, vocab_size), attention_bias=False, mlp_bias=False, architectures=["LlamaForCausalLM"]
+    )
+
+
+def tensor_shapes(model: ModelConfig, vocab_size: int) -> Iterator[TensorShape]:
+    """See `Family`."""
+    return dense_shapes(model, vocab_size, ATTENTION)
