@@ -3,6 +3,7 @@
 from megarl.config.check_data import DATA_CHECKS
 from megarl.config.check_entropy import ENTROPY_CHECKS
 from megarl.config.check_model import MODEL_CHECKS
+from megarl.config.check_moe import MOE_CHECKS
 from megarl.config.check_objective import OBJECTIVE_CHECKS
 from megarl.config.check_training import TRAINING_CHECKS
 from megarl.config.check_unread import UNREAD_CHECKS
@@ -15,6 +16,14 @@ def validate(recipe: Recipe) -> None:
     Raises:
         RecipeError: for the first contradiction found, naming the key to change.
     """
-    checks = (*UNREAD_CHECKS, *MODEL_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS, *OBJECTIVE_CHECKS, *ENTROPY_CHECKS)
+    checks = (
+        *UNREAD_CHECKS,
+        *MODEL_CHECKS,
+        *MOE_CHECKS,
+        *DATA_CHECKS,
+        *TRAINING_CHECKS,
+        *OBJECTIVE_CHECKS,
+        *ENTROPY_CHECKS,
+    )
     for check in checks:
         check(recipe)

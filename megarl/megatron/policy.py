@@ -13,6 +13,8 @@ from megarl.megatron.head import defer_head
 from megarl.megatron.micro_batches import MicroBatchSize
 from megarl.megatron.model import build_model
 from megarl.megatron.reference_kl import batch_kl, beside_reference
+from megarl.megatron.router import routers
+from megarl.megatron.routing_metrics import agreement_metrics, reset_routers
 from megarl.megatron.schedule import Stages, Trainee, Update, score
 from megarl.megatron.scores import Scorer
 from megarl.megatron.weights import ReadTensor, export_weights, load_weights
@@ -66,6 +68,21 @@ class Policy(FrozenModel, Trainee):
     def __init__(self, recipe: Recipe, layout: Layout, vocab_size: int) -> None:
         FrozenModel.__init__(self, recipe, layout, vocab_size)
         Trainee.__init__(self, self.models, layout, distributed_optimizer=recipe.parallel.distributed_optimizer)
+        for router in routers(self.models):
+            router.replay = recipe.rl.routing_replay
+
+    def log_probs_and_routing(
+        self, batch: TrainBatch, micro_batch_size: MicroBatchSize
+    ) -> tuple[Tensor, dict[str, float]]:
+        """`log_probs`, and how far the routers agree with the engine's ids: routing_agreement and routing_overlap.
+
+        The dictionary is empty where the batch has no ids or rl.routing_replay=none. Collective.
+        """
+        reset_routers(self.stages)
+        log_probs_BT = self.log_probs(batch, micro_batch_size)
+        if batch.routed_experts_BTLK is None:
+            return log_probs_BT, {}
+        return log_probs_BT, agreement_metrics(self.stages, self.layout)
 
     def update(
         self,

@@ -15,6 +15,7 @@ from megarl.megatron.batch import TrainBatch
 from megarl.megatron.collect import all_rows, reduce_metrics
 from megarl.megatron.micro_batches import MicroBatchSize, aligned_length, plan_micro_batches, training_cost
 from megarl.megatron.optimizer import build_optimizer, wrap_for_training
+from megarl.megatron.routing_metrics import load_metrics, reset_routers
 from megarl.megatron.world import Layout
 
 Stages = Sequence[torch.nn.Module]
@@ -164,6 +165,7 @@ class Trainee:
             return Update(0, 0.0, 0.0, lr, {})
         for stage in self.wrapped:
             stage.zero_grad_buffer()
+        reset_routers(self.wrapped)
         self.optimizer.zero_grad()
         share = prepare(own_share(self.wrapped, self.layout, batch, micro_batch_size))
         logs = run_schedule(self.wrapped, forward_step, share, forward_only=False)
@@ -171,6 +173,7 @@ class Trainee:
         if not succeeded:
             raise FloatingPointError("the optimizer refused the step: a gradient is not finite")
         self.has_stepped = True
+        loads = load_metrics(self.wrapped, self.layout, batch.total_sequences or 0)
         sums = reduce_metrics(logs, self.layout)
         loss, tokens = sums.pop("loss")
         return Update(
@@ -178,5 +181,5 @@ class Trainee:
             loss=loss / max(tokens, 1.0),
             grad_norm=float(grad_norm),
             lr=lr,
-            metrics={name: total / count for name, (total, count) in sums.items() if count > 0},
+            metrics={name: total / count for name, (total, count) in sums.items() if count > 0} | loads,
         )

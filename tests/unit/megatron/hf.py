@@ -8,6 +8,7 @@ from megarl.config.model import ModelConfig
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.weights import ReadTensor
+from megarl.rollout.hf_parameters import published_parameters
 from tests.unit.megatron.tiny import VOCAB
 
 
@@ -20,7 +21,7 @@ def hf_model(model: ModelConfig, read: ReadTensor, dtype: torch.dtype) -> PreTra
     """The family's own network in transformers with these weights."""
     config = FAMILIES[model.family].hf_config(model, VOCAB)
     network = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
-    parameters = dict(network.named_parameters())
+    parameters = published_parameters(network)
     assert sorted(parameters) == sorted(tensor_names(model))
     with torch.no_grad():
         for name, parameter in parameters.items():
