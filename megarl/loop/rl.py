@@ -13,6 +13,7 @@ from megarl.drift.corrections import correction_metrics
 from megarl.loop.critic import gae_targets, update_critic
 from megarl.loop.policy_loss import build_correction, build_normalisation, build_policy_loss
 from megarl.loop.rollouts import Rollouts, collect_rollouts
+from megarl.loop.routing import with_routing
 from megarl.loop.run import Run, timed
 from megarl.loop.selection import with_selection
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
@@ -37,8 +38,8 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
     with timed(seconds, "step"):
         rollouts = collect_rollouts(run, seconds)
         with timed(seconds, "log_probs"):
-            batch = _scored(run, rollouts)
-        drift = _drift(batch)
+            batch, routing = _scored(run, rollouts)
+        drift = _drift(batch) | routing
         batch, correction = with_advantages(run, batch, rollouts)
         with timed(seconds, "update"):
             critic_metrics = update_critic(run, batch)
@@ -78,21 +79,29 @@ def steered(run: Run, coefficient: float, kl: float | None) -> float:
     return coefficient * math.exp(error * run.recipe.rl.rollouts_per_step / config.horizon)
 
 
-def _scored(run: Run, rollouts: Rollouts) -> TrainBatch:
-    """The rollouts as one batch, with log-probs by the engine, by the policy before its update and by the reference."""
+def _scored(run: Run, rollouts: Rollouts) -> tuple[TrainBatch, dict[str, float]]:
+    """The rollouts as one batch, with log-probs by the engine, by the policy before its update and by the reference.
+
+    Returns:
+        The batch, and how far engine and policy agree on their tokens' experts, where the engine tells.
+    """
     config = run.recipe.rl
     batch = pad_batch(
         [completion.request.prompt_ids for completion in rollouts.completions],
         [completion.token_ids for completion in rollouts.completions],
         current().device,
     )
+    if config.routing_replay != "none":
+        batch = with_routing(batch, [completion.routing for completion in rollouts.completions])
     reference = None if run.reference is None else run.reference.log_probs(batch, micro_batch_size(config))
-    return replace(
+    old_log_probs_BT, routing = run.policy.log_probs_and_routing(batch, micro_batch_size(config))
+    scored = replace(
         batch,
-        old_log_probs_BT=run.policy.log_probs(batch, micro_batch_size(config)),
+        old_log_probs_BT=old_log_probs_BT,
         rollout_log_probs_BT=on_targets(batch, [completion.log_probs for completion in rollouts.completions]),
         reference_log_probs_BT=reference,
     )
+    return scored, routing
 
 
 def _drift(batch: TrainBatch) -> dict[str, float]:
