@@ -15,10 +15,11 @@ def published_parameters(model: Module) -> dict[str, Tensor]:
     A tied head is there once, as the embedding. transformers 5 holds a layer's experts in two parameters, gate over up
     and down, [experts, rows, columns] each; here they are the parts of each expert, as views.
     """
-    return {name: part for own, held in model.named_parameters() for name, part in _parts(own, held)}
+    return {name: part for own, held in model.named_parameters() for name, part in published_parts(own, held)}
 
 
-def _parts(own: str, held: Tensor) -> Iterator[tuple[str, Tensor]]:
+def published_parts(own: str, held: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """A parameter, or what belongs to one, such as its gradient, under its published names."""
     match = _FUSED.fullmatch(own)
     if match is None:
         yield own, held

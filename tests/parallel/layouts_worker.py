@@ -54,9 +54,11 @@ def _run(case: Case) -> dict[str, Tensor]:
     recipe = tiny_recipe(world_size=case.ranks, **case.keys, **MODELS[case.model])
     layout = join_world(recipe.parallel, seed=1)
     policy = Policy(recipe, layout, VOCAB)
-    policy.load(noisy_weights(recipe.model))
+    read = noisy_weights(recipe.model)
+    policy.load(read)
     policy.start_phase(OptimizerConfig(lr=LR, eps=EPSILON, clip_grad=0.0, min_lr_ratio=1.0), 10)
     before = {name: tensor.clone() for name, tensor in policy.export()}
+    assert all(torch.equal(tensor, read(name)) for name, tensor in before.items()), "the round trip changed a weight"
     size = 1 if case.packed is None else TokenBudget(case.packed)
     whole = batch() if recipe.rl.routing_replay == "none" else with_random_routing(batch(), recipe.model)
     log_probs_BT = policy.log_probs(whole, size)

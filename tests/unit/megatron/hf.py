@@ -8,7 +8,7 @@ from megarl.config.model import ModelConfig
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.weights import ReadTensor
-from megarl.rollout.hf_parameters import published_parameters
+from megarl.rollout.hf_parameters import published_parameters, published_parts
 from tests.unit.megatron.tiny import VOCAB
 
 
@@ -27,6 +27,12 @@ def hf_model(model: ModelConfig, read: ReadTensor, dtype: torch.dtype) -> PreTra
         for name, parameter in parameters.items():
             parameter.copy_(read(name))
     return network
+
+
+def hf_gradients(network: PreTrainedModel) -> dict[str, Tensor]:
+    """The gradient that each published tensor has got."""
+    grads = {name: parameter.grad for name, parameter in network.named_parameters() if parameter.grad is not None}
+    return {name: part for own, grad in grads.items() for name, part in published_parts(own, grad)}
 
 
 def hf_log_probs(network: PreTrainedModel, batch: TrainBatch, temperature: float = 1.0) -> Tensor:
