@@ -49,5 +49,7 @@ def update_critic(run: Run, batch: TrainBatch) -> dict[str, float]:
     metrics = {"critic/empty_updates": float(len(updates) - len(trained)), "critic/lr": updates[-1].lr}
     if trained:
         last = trained[-1]
-        metrics |= {"critic/loss": last.loss, "critic/grad_norm": last.grad_norm, **last.metrics}
+        # its experts are its own, beside the policy's under the same names
+        own = {name.replace("moe/", "critic/moe_"): value for name, value in last.metrics.items()}
+        metrics |= {"critic/loss": last.loss, "critic/grad_norm": last.grad_norm, **own}
     return metrics

@@ -33,9 +33,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = hf_model(model, noisy_weights(model), torch.float32)
     network.save_pretrained(folder / "source" / "moe")
     args = {"layouts": LAYOUTS, "models": MODELS, "source": str(folder / "source"), "shard_bytes": 12_000}
-    found = run_world("tests.parallel.families_worker:round_trips", 2, args, 120, folder)
+    found = run_world("tests.parallel.moe_worker:everything", 2, args, 120, folder)
     torch.save(found, folder / "found")
     return folder
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_resumed_run_goes_on_bit_by_bit(folder: Path, layout: str) -> None:
+    for rank in torch.load(folder / "found", weights_only=False):
+        assert rank["resumed"][layout] == []
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -50,5 +56,5 @@ def test_the_round_trip_is_bit_equal_and_transformers_reads_it(folder: Path, lay
     batch = random_batch(4)
     theirs = hf_log_probs(network, batch).detach()[batch.mask_BT]
     for rank in torch.load(folder / "found", weights_only=False):
-        ours = rank[layout]["moe"]["log_probs"][batch.mask_BT]
+        ours = rank["trips"][layout]["moe"]["log_probs"][batch.mask_BT]
         torch.testing.assert_close(ours, theirs, rtol=0.0, atol=1e-5)
