@@ -92,7 +92,8 @@ def _scored(run: Run, rollouts: Rollouts) -> tuple[TrainBatch, dict[str, float]]
         current().device,
     )
     if config.routing_replay != "none":
-        batch = with_routing(batch, [completion.routing for completion in rollouts.completions])
+        routing_of = [completion.routing for completion in rollouts.completions]
+        batch = with_routing(batch, routing_of, config.routing_replay)
     reference = None if run.reference is None else run.reference.log_probs(batch, micro_batch_size(config))
     old_log_probs_BT, routing = run.policy.log_probs_and_routing(batch, micro_batch_size(config))
     scored = replace(

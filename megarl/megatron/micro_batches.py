@@ -101,7 +101,8 @@ def _feed_forward_width(config: TransformerConfig) -> int:
     """Width that a token's feed-forward layers have together: of a layer with experts, those that it is sent to."""
     if not config.num_moe_experts:
         return int(config.num_layers * config.ffn_hidden_size)
-    routed = sum(config.moe_layer_freq)
+    every = config.moe_layer_freq
+    routed = math.ceil(config.num_layers / every) if isinstance(every, int) else sum(every)
     dense = (config.num_layers - routed) * config.ffn_hidden_size
     return int(dense + routed * config.moe_router_topk * config.moe_ffn_hidden_size)
 

@@ -70,12 +70,14 @@ class Router(TopKRouter):  # type: ignore[misc]  # Megatron-core has no types
     def routing(self, logits: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Gates and choice, [N, E] each; see `TopKRouter.routing`."""
         given, is_recomputed = self._next_input()
-        is_replayed = given is not None and given.experts_NLK is not None and self.replay in ("experts", "weights")
+        is_replayed = self.replay in ("experts", "weights")
         self._choice.given_NK = given.experts_NLK if is_replayed and given is not None else None
         gates_NE, choice_NE = super().routing(logits, padding_mask)
         if given is None:
             return gates_NE, choice_NE
-        if is_replayed and self.replay == "weights" and given.weights_NLK is not None:
+        if self.replay == "weights" and self._choice.given_NK is not None:
+            if given.weights_NLK is None:
+                raise ValueError("the batch has the engine's expert ids and no gate weights to replay")
             gates_NE = self._with_values(gates_NE, given.weights_NLK)
         if self.training:
             return self._balanced(gates_NE, logits.flatten(0, -2), given, is_recomputed), choice_NE
@@ -108,6 +110,8 @@ class Router(TopKRouter):  # type: ignore[misc]  # Megatron-core has no types
 
     def _balanced(self, gates_NE: Tensor, logits_NE: Tensor, given: RoutingInput, is_recomputed: bool) -> Tensor:
         """The gates with the load-balancing loss attached; what was chosen is counted once."""
+        if self._coefficient == 0:
+            logits_NE = logits_NE.detach()
         probs_NE = torch.softmax(logits_NE, dim=-1, dtype=torch.float32)
         loss = balance_loss(probs_NE, self._choice.own_NK, given.sequences_N, given.rows, self.tp_cp_group)
         if not is_recomputed:

@@ -5,7 +5,8 @@ device beside their shard of the trainer. It shares no layer code with Megatron-
 the two a real measurement.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -77,23 +78,26 @@ class EmbeddedEngine:
                     f"the prompt of {request.problem_id} has {len(request.prompt_ids)} tokens, "
                     f"which is not between 1 and {self._context - 1}"
                 )
-        recorder = self._recorder() if sampling.with_routing else None
         # rows of like length waste the least padding; the order asked for is restored at the end
         order = sorted(range(len(requests)), key=lambda row: len(requests[row].prompt_ids))
         completions: dict[int, Completion] = {}
-        for begin in range(0, len(order), self._max_batch_size):
-            rows = order[begin : begin + self._max_batch_size]
-            decoded = self._decode([requests[row] for row in rows], sampling, recorder)
-            completions.update(zip(rows, decoded, strict=True))
-        if recorder is not None:
-            recorder.close()
+        with self._recording() if sampling.with_routing else nullcontext() as recorder:
+            for begin in range(0, len(order), self._max_batch_size):
+                rows = order[begin : begin + self._max_batch_size]
+                decoded = self._decode([requests[row] for row in rows], sampling, recorder)
+                completions.update(zip(rows, decoded, strict=True))
         return [completions[row] for row in range(len(requests))]
 
-    def _recorder(self) -> RoutingRecorder:
+    @contextmanager
+    def _recording(self) -> Iterator[RoutingRecorder]:
         config = self._model.config
         if getattr(config, "num_experts_per_tok", None) is None:
             raise ValueError("the model has no routed experts, and the request asks for them")
-        return RoutingRecorder(self._model, config.num_hidden_layers, config.num_experts_per_tok)
+        recorder = RoutingRecorder(self._model, config.num_hidden_layers, config.num_experts_per_tok)
+        try:
+            yield recorder
+        finally:
+            recorder.close()
 
     def _decode(
         self, requests: list[Request], sampling: SamplingParams, recorder: RoutingRecorder | None

@@ -7,8 +7,11 @@ import torch
 
 from megarl.config.training import OptimizerConfig
 from megarl.megatron.batch import TrainBatch
+from megarl.megatron.forward import policy_forward_step
 from megarl.megatron.micro_batches import MicroBatchSize, TokenBudget
 from megarl.megatron.policy import Policy
+from megarl.megatron.router import routers
+from megarl.megatron.schedule import own_share, run_schedule
 from megarl.megatron.world import Layout
 from megarl.objectives import Normalisation
 from megarl.objectives.sft import SFT
@@ -74,3 +77,19 @@ def test_metrics_are_counts_of_the_tokens(layout: Layout, recompute: str) -> Non
     assert metrics["moe/load_max"] == pytest.approx(relative.amax(1).mean().item())
     assert metrics["moe/load_min"] == pytest.approx(relative.amin(1).mean().item())
     assert metrics["moe/aux_loss"] == pytest.approx(reference.balance().item() / len(loads), rel=1e-5)
+
+
+def test_a_micro_batch_of_padding_alone_adds_nothing(layout: Layout) -> None:
+    """Ranks whose sequences ran out still run one."""
+    recipe = moe_recipe(moe={"aux_loss_coefficient": COEFFICIENT})
+    policy = Policy(recipe, layout, VOCAB)
+    policy.load(noisy_weights(recipe.model))
+    policy.start_phase(OptimizerConfig(), 2)
+    share = own_share(policy.wrapped, layout, batch(), ROWS)
+    empty = replace(batch()[[]], packed_tokens=4)
+    step = policy_forward_step(SFT(), vocab_size=VOCAB)
+    for stage in policy.wrapped:
+        stage.zero_grad_buffer()
+    run_schedule(policy.wrapped, step, replace(share, micro_batches=[empty]), forward_only=False)
+    assert all(parameter.main_grad.abs().max() == 0 for parameter in policy.models[0].parameters())
+    assert all(router.loads_E.sum() == 0 and router.balance == 0 for router in routers(policy.models))

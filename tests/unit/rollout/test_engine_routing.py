@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from megarl.config.errors import UserError
 from megarl.config.model import ModelConfig
 from megarl.loop.routing import with_routing
 from megarl.megatron.batch import pad_batch
@@ -96,5 +97,7 @@ def test_routing_that_does_not_fit_the_batch_is_refused() -> None:
     assert (laid_out.routed_experts_BTLK[0] == 0).all() and (laid_out.routed_experts_BTLK[1] == -1).all()
     with pytest.raises(ValueError, match="response 1 has 3 tokens to read, not 2"):
         with_routing(batch, [ids[0], RoutedExperts(torch.zeros(2, 2, 2, dtype=torch.int16))])
-    with pytest.raises(ValueError, match=r"rl\.routing_replay needs an engine that does"):
+    with pytest.raises(UserError, match=r"rl\.routing_replay=experts needs expert ids, and the engine gave none"):
         with_routing(batch, [None, None])
+    with pytest.raises(UserError, match=r"rl\.routing_replay=weights needs gate weights"):
+        with_routing(batch, [ids[0], None], "weights")
