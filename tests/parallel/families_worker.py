@@ -63,7 +63,7 @@ def memory(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -
         policy = FrozenModel(Recipe(model=ModelConfig(**args["model"]), parallel=parallel), layout, VOCAB)
         tokenizer = build_tokenizer(TOKENIZER)
         # pages that were never written to are not yet resident
-        for parameter in policy.model.parameters():
+        for parameter in policy.models[0].parameters():
             parameter.data.fill_(1.0)
         read = _peak(lambda policy=policy: policy.load(saved_weights(Path(args["source"]))))
         write = _peak(
@@ -71,7 +71,7 @@ def memory(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -
                 policy, result_dir / name, tokenizer, args["shard_bytes"]
             )
         )
-        results[name] = {"read": read, "write": write, "model": sum(p.nbytes for p in policy.model.parameters())}
+        results[name] = {"read": read, "write": write, "model": sum(p.nbytes for p in policy.models[0].parameters())}
         parallel_state.destroy_model_parallel()
     return results
 
