@@ -1,6 +1,7 @@
 """The command `megarl`."""
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -67,8 +68,8 @@ def _config(arguments: argparse.Namespace) -> int:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    if not arguments.shard_gb > 0:
-        raise UserError(f"--shard-gb={arguments.shard_gb:g} is not above 0; give a size in GB, such as 5.")
+    if not 0 < arguments.shard_gb < math.inf:
+        raise UserError(f"--shard-gb={arguments.shard_gb:g} is no number above 0; give a size in GB, such as 5.")
     from megarl.loop.convert import convert
 
     convert(arguments.source, arguments.target, round(arguments.shard_gb * 1e9))

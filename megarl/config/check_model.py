@@ -126,6 +126,7 @@ def characters_are_tokens(recipe: Recipe) -> None:
 
 
 MODEL_CHECKS = (
+    init_folder_is_this_model,
     layout_divides_world,
     sequence_parallel_has_ranks,
     tensor_divides_shape,
@@ -135,7 +136,6 @@ MODEL_CHECKS = (
     rope_band_is_ordered,
     virtual_stages_have_a_pipeline,
     stages_hold_the_layers,
-    init_folder_is_this_model,
     tokenizer_path_fits_kind,
     characters_are_tokens,
 )

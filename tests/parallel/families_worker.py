@@ -2,18 +2,26 @@
 
 import gc
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from megarl.checkpoint.hf import export_hf
+from megarl.checkpoint.state import RunState
+from megarl.checkpoint.store import CheckpointStore
+from megarl.checkpoint.tensors import save_tensors
 from megarl.config.model import ModelConfig, ParallelConfig, TokenizerConfig
 from megarl.config.schema import Recipe
 from megarl.config.training import OptimizerConfig
 from megarl.data.tokenizer import build_tokenizer
+from megarl.loop.folder import CHECKPOINTS, RUN_FILE
 from megarl.megatron.hf_folder import saved_weights
 from megarl.megatron.policy import FrozenModel, Policy
 from megarl.megatron.world import join_world
 from megarl.objectives import GRPO, KLPenalty
+from megarl.observe.files import write_json_atomic
 from tests.unit.megatron.tiny import ALPHABET, VOCAB, random_batch, rl_batch, tiny_recipe
 
 # isort: split
@@ -50,8 +58,22 @@ def round_trips(rank: int, world_size: int, args: dict[str, Any], result_dir: Pa
                 "grad_norm": update.grad_norm,
                 "updated": {hf_name: tensor.clone() for hf_name, tensor in policy.export()},
             }
+            if name == args["checkpointed"]:
+                _checkpoint(policy, result_dir / f"run-{layout_name}")
         parallel_state.destroy_model_parallel()
     return results
+
+
+def _checkpoint(policy: Policy, run: Path) -> None:
+    """A run's folder as far as `megarl convert` reads it."""
+    store = CheckpointStore(run / CHECKPOINTS, keep=1)
+    if policy.layout.is_main:
+        store.begin()
+        write_json_atomic(run / RUN_FILE, {"recipe": asdict(replace(policy.recipe, tokenizer=TOKENIZER))})
+    torch.distributed.barrier()
+    save_tensors(policy, store.staging, with_optimizer=True)
+    if policy.layout.is_main:
+        store.commit(RunState(phase="rl", step=1), {})
 
 
 def memory(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, dict[str, int]]:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from megarl.checkpoint.shards import ShardWriter
+from megarl.cli import main
 from megarl.config.model import ModelConfig
 from megarl.megatron.hf_folder import INDEX, hf_folder, saved_weights
 from megarl.megatron.models import FAMILIES
@@ -31,6 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
 SHARD_BYTES = 12_000
 """Of models of about 44,000 bytes."""
 
+CHECKPOINTED = "qwen3-untied"
 # 24 layers of 4.2 MB, so that a shard is 1/12 of the model
 BIG: dict[str, Any] = {
     "family": "qwen3",
@@ -70,7 +72,13 @@ def big(folder: Path) -> Path:
 
 
 def trips(folder: Path, layouts: dict[str, dict[str, int]]) -> dict[str, Any]:
-    return {"layouts": layouts, "models": MODELS, "source": str(folder / "source"), "shard_bytes": SHARD_BYTES}
+    return {
+        "layouts": layouts,
+        "models": MODELS,
+        "source": str(folder / "source"),
+        "shard_bytes": SHARD_BYTES,
+        "checkpointed": CHECKPOINTED,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +152,24 @@ def test_an_update_is_the_same(split: list[dict[str, Any]], alone: dict[str, Any
         assert got["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=1e-5)
         for name, tensor in got["updated"].items():
             torch.testing.assert_close(tensor, wanted["updated"][name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+@each_layout
+@pytest.mark.parametrize("given", ["run", "checkpoint"])
+def test_a_checkpoint_of_any_layout_is_converted(
+    folder: Path, ranks: list[dict[str, Any]], layout: str, given: str, tmp_path: Path
+) -> None:
+    run = folder / "two" / f"run-{layout}"
+    source = run if given == "run" else run / "checkpoints" / "1-rl-00000001"
+    # a name that is there is no obstacle where it is an empty folder
+    (tmp_path / "model").mkdir()
+    assert main(["convert", str(source), str(tmp_path / "model"), "--shard-gb", f"{SHARD_BYTES / 1e9}"]) == 0
+    wanted = ranks[0]["trips"][layout][CHECKPOINTED]["updated"]
+    assert sorted(hf_folder(tmp_path / "model").files) == sorted(wanted)
+    read = saved_weights(tmp_path / "model")
+    assert all(torch.equal(read(name), tensor) for name, tensor in wanted.items())
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1
+    assert AutoTokenizer.from_pretrained(tmp_path / "model")("1+2").input_ids
 
 
 def test_weights_stream(big: Path, folder: Path, ranks: list[dict[str, Any]]) -> None:

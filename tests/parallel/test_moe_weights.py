@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from megarl.loop.convert import convert
 from megarl.megatron.hf_folder import hf_folder, saved_weights
 from tests.parallel.world import run_world
 from tests.unit.megatron.hf import hf_log_probs, hf_model, tensor_names
@@ -32,7 +33,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tiny_recipe(**MODELS["moe"]).model
     network = hf_model(model, noisy_weights(model), torch.float32)
     network.save_pretrained(folder / "source" / "moe")
-    args = {"layouts": LAYOUTS, "models": MODELS, "source": str(folder / "source"), "shard_bytes": 12_000}
+    args = {
+        "layouts": LAYOUTS,
+        "models": MODELS,
+        "source": str(folder / "source"),
+        "shard_bytes": 12_000,
+        "checkpointed": "moe",
+    }
     found = run_world("tests.parallel.moe_worker:everything", 2, args, 120, folder)
     torch.save(found, folder / "found")
     return folder
@@ -42,6 +49,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_resumed_run_goes_on_bit_by_bit(folder: Path, layout: str) -> None:
     for rank in torch.load(folder / "found", weights_only=False):
         assert rank["resumed"][layout] == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_checkpoint_converts_to_the_same_weights(folder: Path, layout: str) -> None:
+    convert(folder / f"run-{layout}", folder / f"converted {layout}", 12_000)
+    updated = torch.load(folder / "found", weights_only=False)[0]["trips"][layout]["moe"]["updated"]
+    read = saved_weights(folder / f"converted {layout}")
+    assert all(torch.equal(tensor, read(name)) for name, tensor in updated.items())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

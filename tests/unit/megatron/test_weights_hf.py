@@ -163,3 +163,15 @@ def test_rows_beyond_the_vocabulary_are_left_out(layout: Layout) -> None:
     model, read = FrozenModel(recipe, layout, VOCAB), noisy_weights(recipe.model)
     model.load(resized(read, name, 3))
     assert torch.equal(dict(model.export())[name], read(name))
+
+
+def test_a_model_in_bfloat16_is_written_in_bfloat16(layout: Layout, tmp_path: Path) -> None:
+    recipe = tiny_recipe(family="qwen3")
+    model, read = FrozenModel(recipe, layout, VOCAB), noisy_weights(recipe.model)
+    model.models[0].bfloat16()
+    model.load(read)
+    export_hf(model, tmp_path / "model", build_tokenizer(TokenizerConfig(alphabet=ALPHABET, words=[])))
+    assert json.loads((tmp_path / "model/config.json").read_text())["dtype"] == "bfloat16"
+    written = saved_weights(tmp_path / "model")
+    for name in tensor_names(recipe.model):
+        assert torch.equal(written(name), read(name).bfloat16())
