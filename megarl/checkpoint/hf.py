@@ -86,7 +86,10 @@ def _write_config(policy: FrozenModel, tokenizer: PreTrainedTokenizerFast, dtype
     config = FAMILIES[model.family].hf_config(model, policy.vocab_size)
     special: dict[str, Any] = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config.update({**special, "bos_token_id": None, "dtype": dtype})
-    (folder / "config.json").write_text(json.dumps(config.to_dict(), indent=1, sort_keys=True, default=str))
+    held = config.to_dict()
+    # engines read the names that transformers 5 no longer writes, such as num_experts
+    held |= {alias: held[own] for alias, own in config.attribute_map.items() if own in held}
+    (folder / "config.json").write_text(json.dumps(held, indent=1, sort_keys=True, default=str))
 
 
 def _sync(path: Path) -> None:

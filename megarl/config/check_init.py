@@ -6,6 +6,7 @@ from typing import Any
 
 from megarl.config.compose import Layer
 from megarl.config.hf_config import HF_NAMES, model_keys, read_config, refuse_other_architectures
+from megarl.config.hf_moe import HF_NAMES as MOE_HF_NAMES
 from megarl.config.refusal import in_words, refusal
 from megarl.config.schema import Recipe
 
@@ -38,11 +39,18 @@ def init_folder_is_this_model(recipe: Recipe) -> None:
     folder = recipe.model.init_from
     if folder is None:
         return
-    for key, held in _shape(folder).items():
-        wanted = getattr(recipe.model, key)
+    shape = _shape(folder)
+    moe = shape.pop("moe", {})
+    _same("model", recipe.model, shape, HF_NAMES, folder)
+    _same("model.moe", recipe.model.moe, moe, MOE_HF_NAMES, folder)
+
+
+def _same(section: str, has: Any, holds: dict[str, Any], hf_names: dict[str, str], folder: str) -> None:
+    for key, held in holds.items():
+        wanted = getattr(has, key)
         if key != _FREE and held != wanted:
-            reason = f"is not what {folder} holds ({HF_NAMES[key]}={in_words(held)})"
-            raise refusal(f"model.{key}", wanted, reason, f"set model.{key}={in_words(held)} or leave it out")
+            reason = f"is not what {folder} holds ({hf_names[key]}={in_words(held)})"
+            raise refusal(f"{section}.{key}", wanted, reason, f"set {section}.{key}={in_words(held)} or leave it out")
 
 
 def check_vocabulary(recipe: Recipe, vocab_size: int) -> None:

@@ -5,10 +5,11 @@ which are for turning a phase off with its settings in place, and permissions (`
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from megarl.config.keys import keys
+from megarl.config.moe import MoEConfig
 from megarl.config.refusal import in_words, refusal
 from megarl.config.schema import Recipe
 
@@ -44,6 +45,13 @@ def _above_0(value: float) -> bool:
 
 _ROPE = ("model.rope_scaling", _one_of("llama3"), "set model.rope_scaling=llama3")
 _ROPE_KEYS = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor", "rope_original_context")
+_EXPERTS = ("model.moe.num_experts", _above_0, "give model.moe.num_experts above 0")
+_EXPERT_KEYS = (
+    *(f"model.moe.{field.name}" for field in fields(MoEConfig) if field.name != "num_experts"),
+    "parallel.expert",
+    "parallel.expert_tensor",
+    "rl.routing_replay",
+)
 _FILE = ("data.source", _one_of("file"), "set data.source=file")
 _KL_IN_LOSS = ("rl.kl.placement", _one_of("loss"), "set rl.kl.placement=loss")
 _KL_WEIGHT = ("rl.kl.coefficient", _above_0, "give rl.kl.coefficient above 0")
@@ -55,6 +63,7 @@ _RAISED = ("rl.entropy.alarm_action", _one_of("raise_clip"), "set rl.entropy.ala
 
 READ_WITH = (
     *(ReadWith(f"model.{name}", *_ROPE) for name in _ROPE_KEYS),
+    *(ReadWith(name, *_EXPERTS) for name in _EXPERT_KEYS),
     ReadWith("precision.fp32_head", *_16_BIT),
     ReadWith("precision.fp32_residual", *_16_BIT),
     ReadWith("precision.loss_scale", "precision.dtype", _one_of("fp16"), "set precision.dtype=fp16"),

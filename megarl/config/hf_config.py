@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from megarl.config.errors import RecipeError
-from megarl.config.names import KNOWN_FAMILIES
+from megarl.config.hf_moe import KINDS as MOE_KINDS
+from megarl.config.hf_moe import moe_keys
+from megarl.config.names import KNOWN_FAMILIES, MOE_FAMILIES
 from megarl.config.refusal import in_words, refusal
 
 HF_NAMES = {
@@ -40,6 +42,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     **{HF_NAMES[key]: ((int,), "whole number") for key in (*_NEEDED, "num_query_groups", "head_dim", _LLAMA3[-1])},
     **{name: ((int, float), "number") for name in _FLOATS},
     **{name: ((str,), "text") for name in _TEXTS},
+    **MOE_KINDS,
 }
 _LEFT_OUT = {"tie_word_embeddings": False, "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "rope_type": "default"}
 """What transformers takes for an entry that the file does not have, in every family here."""
@@ -75,7 +78,7 @@ def read_config(folder: str, key: str = "model.init_from") -> dict[str, Any]:
 
 
 def model_keys(folder: str, held: dict[str, Any], key: str = "model.init_from") -> dict[str, Any]:
-    """The keys of `model` that the entries decide, with their values.
+    """The keys of `model` that the entries decide, with their values; those of its section `moe` as a mapping.
 
     Raises:
         RecipeError: an entry without which the shape is not known is missing.
@@ -97,7 +100,8 @@ def model_keys(folder: str, held: dict[str, Any], key: str = "model.init_from") 
         if name not in entries:
             reason = f"scales its rotary embeddings, and its config.json has no {name}"
             raise refusal(key, folder, reason, "give a folder in Hugging Face layout")
-    return {one: entries[HF_NAMES[one]] for one in wanted}
+    found = {one: entries[HF_NAMES[one]] for one in wanted}
+    return {**found, "moe": moe_keys(folder, held, key)} if held.get("model_type") in MOE_FAMILIES else found
 
 
 def refuse_other_architectures(folder: str, held: dict[str, Any], key: str = "model.init_from") -> None:

@@ -1,10 +1,11 @@
 """Recipe sections for the policy's shape, its tokenizer and its place on the machines."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import lcm
 from typing import Optional
 
 from megarl.config.fields import key
+from megarl.config.moe import MoEConfig
 from megarl.config.names import KNOWN_FAMILIES
 
 
@@ -42,6 +43,7 @@ class ModelConfig:
         "Folder in Hugging Face layout to start from; random weights if null. Its config.json gives the keys of the "
         "shape that the recipe leaves out.",
     )
+    moe: MoEConfig = field(default_factory=MoEConfig)
 
 
 @dataclass
@@ -73,6 +75,10 @@ class ParallelConfig:
         None, "Layers of each stage, in the order that they are run; null for the same number in all."
     )
     context: int = key(1, "Context-parallel size: ranks that share each sequence.", low=1)
+    expert: int = key(1, "Expert-parallel size: ranks that a layer's experts are spread over.", low=1)
+    expert_tensor: Optional[int] = key(
+        None, "Tensor-parallel size of each expert; null for that of the other layers.", low=1
+    )
     distributed_optimizer: bool = key(False, "Whether data-parallel ranks share the optimizer's state (ZeRO-1).")
     recompute: str = key(
         "none",
@@ -86,6 +92,11 @@ class ParallelConfig:
     def data(self) -> int:
         """Data-parallel size."""
         return self.world_size // (self.tensor * self.pipeline * self.context)
+
+    @property
+    def expert_tensor_size(self) -> int:
+        """Tensor-parallel size of each expert."""
+        return self.tensor if self.expert_tensor is None else self.expert_tensor
 
     @property
     def stages(self) -> int:

@@ -25,7 +25,9 @@ CLIP_COV_BAND = (1.0, 5.0)
 GROUP_RELATIVE = ("grpo", "dr_grpo", "rloo", "max_rl")
 """Advantages by which a group of equal rewards teaches nothing."""
 KNOWN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "max_rl", "gae")
-KNOWN_FAMILIES = ("llama", "qwen2", "qwen3")
+MOE_FAMILIES = ("qwen3_moe",)
+"""Families with routed experts."""
+KNOWN_FAMILIES = ("llama", "qwen2", "qwen3", *MOE_FAMILIES)
 """Model families; Hugging Face's model_type has the same names."""
 KNOWN_REWARDS = ("boxed_answer", "exact", "reasoning_gym")
 

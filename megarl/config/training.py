@@ -71,6 +71,12 @@ class RLConfig:
         low=1,
     )
     advantage: str = key("grpo", "Advantage estimator (see docs/objectives.md).", choices=KNOWN_ADVANTAGES)
+    routing_replay: str = key(
+        "none",
+        "Of a model with experts: 'measure' compares the engine's expert ids with the trainer's, 'experts' sends the "
+        "policy's tokens to them, 'weights' takes the values of the engine's gates too (see docs/moe.md).",
+        choices=("none", "measure", "experts", "weights"),
+    )
     gamma: float = key(
         1.0, "Discount a token, of the returns of reinforce_pp, its baseline form and gae.", above=0, high=1
     )

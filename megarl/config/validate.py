@@ -4,6 +4,7 @@ from megarl.config.check_correction import CORRECTION_CHECKS
 from megarl.config.check_data import DATA_CHECKS
 from megarl.config.check_entropy import ENTROPY_CHECKS
 from megarl.config.check_model import MODEL_CHECKS
+from megarl.config.check_moe import MOE_CHECKS
 from megarl.config.check_objective import OBJECTIVE_CHECKS
 from megarl.config.check_precision import PRECISION_CHECKS
 from megarl.config.check_training import TRAINING_CHECKS
@@ -17,7 +18,7 @@ def validate(recipe: Recipe) -> None:
     Raises:
         RecipeError: for the first contradiction found, naming the key to change.
     """
-    run_and_data = (*UNREAD_CHECKS, *MODEL_CHECKS, *PRECISION_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS)
+    run_and_data = (*UNREAD_CHECKS, *MODEL_CHECKS, *MOE_CHECKS, *PRECISION_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS)
     policy_loss = (*OBJECTIVE_CHECKS, *CORRECTION_CHECKS, *ENTROPY_CHECKS)
     for check in (*run_and_data, *policy_loss):
         check(recipe)

@@ -10,6 +10,7 @@ from megarl.config.errors import RunFolderError
 from megarl.config.hf_config import model_keys, read_config, refuse_other_architectures
 from megarl.config.load import recipe_from_tree
 from megarl.config.model import ModelConfig, ParallelConfig
+from megarl.config.moe import MoEConfig
 from megarl.config.refusal import in_words
 from megarl.data.tokenizer import build_tokenizer
 from megarl.loop.folder import CHECKPOINTS, RUN_FILE
@@ -53,7 +54,8 @@ def convert(source: Path, target: Path, shard_bytes: int) -> None:
 def _reshard(source: Path, target: Path, shard_bytes: int) -> None:
     held = read_config(str(source), SOURCE)
     refuse_other_architectures(str(source), held, SOURCE)
-    model = ModelConfig(**model_keys(str(source), held, SOURCE))
+    shape = model_keys(str(source), held, SOURCE)
+    model = ModelConfig(**{**shape, "moe": MoEConfig(**shape.get("moe", {}))})
     if "vocab_size" not in held:
         raise RunFolderError(f"{SOURCE}={in_words(str(source))} has a config.json without vocab_size; mend it.")
     found = check_saved_weights(source, model, held["vocab_size"], SOURCE, more_rows=False)

@@ -51,5 +51,7 @@ def update_critic(run: Run, batch: TrainBatch) -> dict[str, float]:
     if trained:
         last = trained[-1]
         norm = {} if last.skipped else {"critic/grad_norm": last.grad_norm}
-        metrics |= {"critic/loss": last.loss, **norm, **scale_metrics("critic", trained), **last.metrics}
+        # its experts are its own, beside the policy's under the same names
+        own = {name.replace("moe/", "critic/moe_"): value for name, value in last.metrics.items()}
+        metrics |= {"critic/loss": last.loss, **norm, **scale_metrics("critic", trained), **own}
     return metrics

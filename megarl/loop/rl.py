@@ -9,6 +9,7 @@ from megarl.loop.critic import update_critic
 from megarl.loop.policy_loss import build_normalisation, build_policy_loss
 from megarl.loop.report import rollout_metrics, samples, update_metrics
 from megarl.loop.rollouts import Rollouts, collect_rollouts
+from megarl.loop.routing import with_routing
 from megarl.loop.run import Run, timed
 from megarl.loop.selection import with_selection
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
@@ -30,8 +31,8 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
     with timed(seconds, "step"):
         rollouts = collect_rollouts(run, seconds)
         with timed(seconds, "log_probs"):
-            batch = _scored(run, rollouts)
-        drift = _drift(batch)
+            batch, routing = _scored(run, rollouts)
+        drift = _drift(batch) | routing
         batch, correction = with_advantages(run, batch, rollouts)
         with timed(seconds, "update"):
             critic_metrics = update_critic(run, batch)
@@ -58,21 +59,30 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
     return metrics, samples(run, rollouts, batch)
 
 
-def _scored(run: Run, rollouts: Rollouts) -> TrainBatch:
-    """The rollouts as one batch, with log-probs by the engine, by the policy before its update and by the reference."""
+def _scored(run: Run, rollouts: Rollouts) -> tuple[TrainBatch, dict[str, float]]:
+    """The rollouts as one batch, with log-probs by the engine, by the policy before its update and by the reference.
+
+    Returns:
+        The batch, and how far engine and policy agree on their tokens' experts, where the engine tells.
+    """
     config = run.recipe.rl
     batch = pad_batch(
         [completion.request.prompt_ids for completion in rollouts.completions],
         [completion.token_ids for completion in rollouts.completions],
         current().device,
     )
+    if config.routing_replay != "none":
+        routing_of = [completion.routing for completion in rollouts.completions]
+        batch = with_routing(batch, routing_of, config.routing_replay)
     reference = None if run.reference is None else run.reference.log_probs(batch, micro_batch_size(config))
-    return replace(
+    old_log_probs_BT, routing = run.policy.log_probs_and_routing(batch, micro_batch_size(config))
+    scored = replace(
         batch,
-        old_log_probs_BT=run.policy.log_probs(batch, micro_batch_size(config)),
+        old_log_probs_BT=old_log_probs_BT,
         rollout_log_probs_BT=on_targets(batch, [completion.log_probs for completion in rollouts.completions]),
         reference_log_probs_BT=reference,
     )
+    return scored, routing
 
 
 def _drift(batch: TrainBatch) -> dict[str, float]:

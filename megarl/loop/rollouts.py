@@ -106,7 +106,7 @@ def _draw(run: Run, seconds: dict[str, float], after: int) -> Rollouts:
     problems = [run.source.training(first + index) for index in range(config.prompts_per_step)]
     with timed(seconds, "rollout"):
         requests = run.requests(problems, config.samples_per_prompt, stream=f"rl/{state.step}")
-        completions = run.generate(requests, run.sampling())
+        completions = run.generate(requests, run.sampling(with_routing=config.routing_replay != "none"))
     of_response = [problem for problem in problems for _ in range(config.samples_per_prompt)]
     texts = [run.response_text(completion) for completion in completions]
     with timed(seconds, "reward"):

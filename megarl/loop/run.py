@@ -77,10 +77,10 @@ class Run:
         """The token that ends a response."""
         return int(self.tokenizer.eos_token_id)
 
-    def sampling(self, *, greedy: bool = False) -> SamplingParams:
+    def sampling(self, *, greedy: bool = False, with_routing: bool = False) -> SamplingParams:
         """The recipe's sampling settings."""
         rollout = self.recipe.rollout
-        return SamplingParams(rollout.temperature, rollout.max_new_tokens, self.stop_token_id, greedy)
+        return SamplingParams(rollout.temperature, rollout.max_new_tokens, self.stop_token_id, greedy, with_routing)
 
     def requests(self, problems: Sequence[Problem], samples: int, stream: str) -> list[Request]:
         """`samples` requests for each problem, group by group.

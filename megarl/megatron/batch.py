@@ -25,10 +25,13 @@ class TrainBatch:
         correction_weights_BT: importance weights that were formed before the update, 0 for dropped tokens.
         correction_keep_BT: bool, the tokens that a correction before the update left.
         selected_BT: bool, the tokens that the objective's `select` took on the whole update batch.
+        routed_experts_BTLK: int16, the experts that the engine sent each token to, by layer; -1 where it gave none.
+        routed_weights_BTLK: fp32, its gate weights of those experts.
         old_values_BT: by the critic, before this batch's first update.
         returns_BT: what the critic is trained towards.
         total_tokens: trained tokens of the whole update batch that these sequences are part of, for the normalisation.
         total_responses: its responses with at least one trained token.
+        total_sequences: its sequences that the model reads a token of, trained on or not.
         packed_tokens: of a micro-batch whose sequences the model is to read end to end: their tokens, with the padding
             after the last; None where it reads them as rows.
         reference_hidden_MH: of a micro-batch, what the reference's output layer reads at the trained tokens that this
@@ -46,10 +49,13 @@ class TrainBatch:
     correction_weights_BT: Tensor | None = None
     correction_keep_BT: Tensor | None = None
     selected_BT: Tensor | None = None
+    routed_experts_BTLK: Tensor | None = None
+    routed_weights_BTLK: Tensor | None = None
     old_values_BT: Tensor | None = None
     returns_BT: Tensor | None = None
     total_tokens: int | None = None
     total_responses: int | None = None
+    total_sequences: int | None = None
     packed_tokens: int | None = None
     reference_hidden_MH: Tensor | None = None
 
@@ -74,6 +80,7 @@ class TrainBatch:
             self,
             total_tokens=int(self.mask_BT.sum()),
             total_responses=int(self.mask_BT.any(dim=1).sum()),
+            total_sequences=int((self.lengths_B > 0).sum()),
         )
 
     def with_rollout(

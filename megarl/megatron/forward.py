@@ -5,6 +5,7 @@ Megatron-LM's training loops and `get_forward_backward_func()` take.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from megarl.megatron.head import deferred_weight
 from megarl.megatron.local_loss import FIELDS, local_loss
 from megarl.megatron.model_input import ModelInput, model_input
 from megarl.megatron.precision import token_alignment
+from megarl.megatron.router import routers
+from megarl.megatron.routing_input import routing_input
 from megarl.megatron.scores import Scorer, Scores
 from megarl.objectives.batch import Objective, Sum, TokenBatch, is_token_local
 from megarl.objectives.normalisation import Normalisation, weighted_sum
@@ -120,11 +123,16 @@ def stacked(sums: Mapping[str, Sum]) -> dict[str, Tensor]:
 def input_for(model: torch.nn.Module, batch: TrainBatch) -> ModelInput:
     """A micro-batch as this rank's stage of the model reads it."""
     config = get_model_config(model)
-    return model_input(batch, config.sequence_parallel, token_alignment(config))
+    inputs = model_input(batch, config.sequence_parallel, token_alignment(config))
+    if not config.num_moe_experts:
+        return inputs
+    return replace(inputs, routing=routing_input(batch, inputs, config.sequence_parallel))
 
 
 def run_model(model: torch.nn.Module, inputs: ModelInput) -> Tensor:
     """The stage's output, [b, s, ...]: what its output layer gives on the last one; hidden states elsewhere."""
+    for router in routers([model]) if inputs.routing is not None else ():
+        router.input = inputs.routing
     output: Tensor = model(inputs.tokens_bs, inputs.positions_bs, None, packed_seq_params=inputs.packed)
     return output
 

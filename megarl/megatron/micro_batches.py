@@ -85,9 +85,9 @@ def training_cost(config: TransformerConfig, vocab_size: int) -> Callable[[int],
     """
     queries = config.num_attention_heads * config.kv_channels
     keys = config.num_query_groups * config.kv_channels
-    ffn = (3 if config.gated_linear_unit else 2) * config.ffn_hidden_size
-    layer = config.hidden_size * (2 * queries + 2 * keys + ffn)
-    token = config.num_layers * layer + config.hidden_size * vocab_size
+    attention = config.num_layers * (2 * queries + 2 * keys)
+    products = 3 if config.gated_linear_unit else 2
+    token = config.hidden_size * (attention + products * _feed_forward_width(config) + vocab_size)
     # query against key and probability against value: two products of a head's size with, on average, half the tokens
     pair = config.num_layers * queries
 
@@ -95,6 +95,16 @@ def training_cost(config: TransformerConfig, vocab_size: int) -> Callable[[int],
         return float(length * token + length * length * pair)
 
     return cost
+
+
+def _feed_forward_width(config: TransformerConfig) -> int:
+    """Width that a token's feed-forward layers have together: of a layer with experts, those that it is sent to."""
+    if not config.num_moe_experts:
+        return int(config.num_layers * config.ffn_hidden_size)
+    every = config.moe_layer_freq
+    routed = math.ceil(config.num_layers / every) if isinstance(every, int) else sum(every)
+    dense = (config.num_layers - routed) * config.ffn_hidden_size
+    return int(dense + routed * config.moe_router_topk * config.moe_ffn_hidden_size)
 
 
 def _packed(lengths: Sequence[int], size: TokenBudget, layout: Layout, cost: Callable[[int], float]) -> Plan:

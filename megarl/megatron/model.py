@@ -13,6 +13,7 @@ from megarl.config.precision import PrecisionConfig
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.precision import set_token_alignment, transformer_options
 from megarl.megatron.rope import llama3_frequencies
+from megarl.megatron.router import with_own_router
 from megarl.platform.fp8.linear import emulate_fp8
 from megarl.platform.layers.spec import gpt_block_spec
 from megarl.platform.platform import current
@@ -54,6 +55,8 @@ def transformer_config(
         batch_p2p_comm=parallel.virtual == 1,
         **_RECOMPUTE[parallel.recompute],
         context_parallel_size=parallel.context,
+        expert_model_parallel_size=parallel.expert,
+        expert_tensor_parallel_size=parallel.expert_tensor_size,
         sequence_parallel=parallel.sequence,
         # the weights come from `weights.py` under every layout; this keeps construction off the GPU's RNG, and without
         # any initialisation Megatron-core would not mark which parameters are sharded
@@ -132,7 +135,7 @@ def _build_stage(
 ) -> GPTModel:
     built = GPTModel(
         config,
-        gpt_block_spec(config, vp_stage, local=local_layers),
+        with_own_router(gpt_block_spec(config, vp_stage, local=local_layers)),
         vocab_size=padded_vocabulary(vocab_size, parallel.tensor),
         max_sequence_length=model.max_position_embeddings,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),

@@ -16,6 +16,7 @@ from torch import Tensor
 from megarl.config.model import ParallelConfig
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.micro_batches import aligned_length
+from megarl.megatron.routing import RoutingInput
 from megarl.platform.layers.zigzag import owners
 
 
@@ -31,6 +32,7 @@ class ModelInput:
             batch; B * T for padding.
         context_rank: which of those ranks this is.
         shape: B and T.
+        routing: what the routers are told of it, in a model with experts.
     """
 
     tokens_bs: Tensor
@@ -39,6 +41,7 @@ class ModelInput:
     places_CN: Tensor
     context_rank: int
     shape: torch.Size
+    routing: RoutingInput | None = None
 
     def take(self, values_BT: Tensor) -> Tensor:
         """This rank's part of a tensor over the batch, [N]; 0 or False for padding."""

@@ -13,6 +13,8 @@ from megarl.megatron.head import defer_head
 from megarl.megatron.micro_batches import MicroBatchSize
 from megarl.megatron.model import build_model
 from megarl.megatron.reference_kl import batch_kl, beside_reference
+from megarl.megatron.router import routers
+from megarl.megatron.routing_metrics import agreement_metrics, reset_routers
 from megarl.megatron.schedule import Stages, Trainee, Update, score
 from megarl.megatron.scores import Scorer
 from megarl.megatron.weights import ReadTensor, export_weights, load_weights
@@ -72,11 +74,26 @@ class Policy(FrozenModel, Trainee):
             recipe.precision,
             distributed_optimizer=recipe.parallel.distributed_optimizer,
         )
+        for router in routers(self.models):
+            router.replay = recipe.rl.routing_replay
 
     def load(self, read: ReadTensor) -> None:
         """Fills the weights, and the optimizer's own where there is one already."""
         FrozenModel.load(self, read)
         self.take_over_weights()
+
+    def log_probs_and_routing(
+        self, batch: TrainBatch, micro_batch_size: MicroBatchSize
+    ) -> tuple[Tensor, dict[str, float]]:
+        """`log_probs`, and how far the routers agree with the engine's ids: routing_agreement and routing_overlap.
+
+        The dictionary is empty where the batch has no ids or rl.routing_replay=none. Collective.
+        """
+        reset_routers(self.stages)
+        log_probs_BT = self.log_probs(batch, micro_batch_size)
+        if batch.routed_experts_BTLK is None:
+            return log_probs_BT, {}
+        return log_probs_BT, agreement_metrics(self.stages, self.layout)
 
     def update(
         self,

@@ -17,6 +17,7 @@ from megarl.megatron.batch import TrainBatch
 from megarl.megatron.collect import all_rows, reduce_metrics
 from megarl.megatron.micro_batches import MicroBatchSize, aligned_length, plan_micro_batches, training_cost
 from megarl.megatron.optimizer import build_optimizer, wrap_for_training
+from megarl.megatron.routing_metrics import load_metrics, reset_routers
 from megarl.megatron.world import Layout
 from megarl.platform.fp8.linear import advance_scales
 
@@ -189,6 +190,7 @@ class Trainee:
             return Update(0, 0.0, 0.0, lr, {})
         for stage in self.wrapped:
             stage.zero_grad_buffer()
+        reset_routers(self.wrapped)
         self.optimizer.zero_grad()
         share = prepare(own_share(self.wrapped, self.layout, batch, micro_batch_size))
         logs = run_schedule(self.wrapped, forward_step, share, forward_only=False)
@@ -196,6 +198,7 @@ class Trainee:
         succeeded, grad_norm, _ = self.optimizer.step()
         advance_scales(self.models)
         self.has_stepped = self.has_stepped or succeeded
+        loads = load_metrics(self.wrapped, self.layout, batch.total_sequences or 0)
         sums = reduce_metrics(logs, self.layout)
         loss, tokens = sums.pop("loss")
         if not succeeded and (
@@ -209,7 +212,7 @@ class Trainee:
             loss=loss / max(tokens, 1.0),
             grad_norm=float(grad_norm) if succeeded else math.nan,
             lr=lr,
-            metrics={name: total / count for name, (total, count) in sums.items() if count > 0},
+            metrics={name: total / count for name, (total, count) in sums.items() if count > 0} | loads,
             loss_scale=loss_scale,
             skipped=not succeeded,
         )

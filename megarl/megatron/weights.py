@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from megarl.config.model import ModelConfig
+from megarl.megatron.expert_weights import gather_over_ranks, global_name, names_of_ranks, tensor_group
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.models.mapping import Mapping
 from megarl.megatron.precision import whole_precision
@@ -55,7 +56,7 @@ def load_weights(
                 continue
             mapping = family.mapping(name, model)
             full = mapping.merge([checked(hf_name, mapping) for hf_name in mapping.hf_names])
-            parameter.copy_(_shard(full, parameter, mapping))
+            parameter.copy_(_shard(full, parameter, mapping, tensor_group(name)))
 
 
 def export_weights(
@@ -73,14 +74,17 @@ def export_weights(
         for name in names:
             if name == "output_layer.weight" and model.tie_embeddings:
                 continue
-            mapping = FAMILIES[model.family].mapping(name, model)
-            full = _gather(local[name], mapping) if source == stage else None
+            owned = names_of_ranks(name, model.moe.num_experts)
+            mappings = [FAMILIES[model.family].mapping(one, model) for one in owned]
+            full = None
+            if source == stage:
+                full = gather_over_ranks(_gather(local[name], mappings[0], tensor_group(name)), name)
             if len(ranks) > 1:
                 full = _broadcast(full, ranks[source])
             assert full is not None
-            if mapping.is_vocabulary:
-                full = full[:vocab_size]
-            yield from zip(mapping.hf_names, mapping.split(full), strict=True)
+            for mapping, tensor in zip(mappings, full, strict=True):
+                split = mapping.split(tensor[:vocab_size] if mapping.is_vocabulary else tensor)
+                yield from zip(mapping.hf_names, split, strict=True)
 
 
 def random_weights(model: ModelConfig, vocab_size: int, seed: int) -> ReadTensor:
@@ -107,11 +111,11 @@ def _parameters(stages: Sequence[torch.nn.Module]) -> Iterator[tuple[str, Parame
         for name, parameter in model.named_parameters():
             match = _LAYER.match(name)
             own = name if match is None else f"{match[1]}{int(match[2]) + offset}{name[match.end() :]}"
-            yield own, parameter
+            yield global_name(own, model.config.num_moe_experts or 0), parameter
 
 
-def _shard(full: Tensor, parameter: Parameter, mapping: Mapping) -> Tensor:
-    size, rank = parallel_state.get_tensor_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_rank()
+def _shard(full: Tensor, parameter: Parameter, mapping: Mapping, group: dist.ProcessGroup) -> Tensor:
+    size, rank = group.size(), group.rank()
     if not getattr(parameter, "tensor_model_parallel", False):
         return full
     dim = _partition_dim(parameter)
@@ -122,13 +126,13 @@ def _shard(full: Tensor, parameter: Parameter, mapping: Mapping) -> Tensor:
     return torch.cat([part.chunk(size, dim)[rank] for part in parts], dim)
 
 
-def _gather(parameter: Parameter, mapping: Mapping) -> Tensor:
-    size = parallel_state.get_tensor_model_parallel_world_size()
+def _gather(parameter: Parameter, mapping: Mapping, group: dist.ProcessGroup) -> Tensor:
+    size = group.size()
     data = whole_precision(parameter)
     if size == 1 or not getattr(parameter, "tensor_model_parallel", False):
         return data
     shards = [torch.empty_like(data) for _ in range(size)]
-    dist.all_gather(shards, data.contiguous(), group=parallel_state.get_tensor_model_parallel_group())
+    dist.all_gather(shards, data.contiguous(), group=group)
     dim = _partition_dim(parameter)
     by_part = zip(*(shard.chunk(mapping.stacked, dim) for shard in shards), strict=True)
     return torch.cat([piece for part in by_part for piece in part], dim)

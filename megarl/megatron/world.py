@@ -32,6 +32,7 @@ class Layout:
         context_size: ranks that share each sequence.
         pipeline_size: ranks that the layers are shared over.
         virtual_size: stages that each of them holds.
+        expert_size: ranks that a layer's experts are spread over.
         token_multiple: what the tokens of a sequence, over all context ranks, must divide by.
     """
 
@@ -44,6 +45,7 @@ class Layout:
     context_size: int = 1
     pipeline_size: int = 1
     virtual_size: int = 1
+    expert_size: int = 1
     token_multiple: int = 1
 
     @property
@@ -86,6 +88,8 @@ def join_world(config: ParallelConfig, seed: int, token_alignment: int = 1) -> L
         pipeline_model_parallel_size=config.pipeline,
         virtual_pipeline_model_parallel_size=config.virtual if config.virtual > 1 else None,
         context_parallel_size=config.context,
+        expert_model_parallel_size=config.expert,
+        expert_tensor_parallel_size=config.expert_tensor_size,
         # else Megatron-core's groups wait 30 minutes, whatever the world's own limit
         distributed_timeout_minutes=math.ceil(config.timeout_s / 60),
     )
@@ -103,6 +107,7 @@ def join_world(config: ParallelConfig, seed: int, token_alignment: int = 1) -> L
         context_size=config.context,
         pipeline_size=config.pipeline,
         virtual_size=config.virtual,
+        expert_size=config.expert,
         token_multiple=config.token_multiple(token_alignment),
     )
 

@@ -12,7 +12,7 @@ from megarl.plan.memory import Beside, Engine
 from megarl.plan.shape import Batch, Layout, Numerics, Recompute, Shape
 
 # the families' own files say so too, in a layer above this one; a test holds them equal
-_WITH_QKV_BIAS, _WITH_QK_NORM = ("qwen2",), ("qwen3",)
+_WITH_QKV_BIAS, _WITH_QK_NORM = ("qwen2",), ("qwen3", "qwen3_moe")
 _SPECIAL_TOKENS = 2
 """Padding and end, of the character tokenizer."""
 
@@ -31,6 +31,10 @@ def shape_of(recipe: Recipe, vocab: int) -> Shape:
         tied=model.tie_embeddings,
         qkv_bias=model.family in _WITH_QKV_BIAS,
         qk_norm=model.family in _WITH_QK_NORM,
+        experts=model.moe.num_experts,
+        experts_per_token=model.moe.experts_per_token,
+        expert_ffn=model.moe.ffn_hidden_size,
+        dense_layers=tuple(model.moe.dense_layers),
     )
 
 
@@ -44,6 +48,8 @@ def layout_of(recipe: Recipe) -> Layout:
         pipeline=parallel.pipeline,
         virtual=parallel.virtual,
         context=parallel.context,
+        expert=parallel.expert,
+        expert_tensor=parallel.expert_tensor_size,
         distributed_optimizer=parallel.distributed_optimizer,
         stage_layers=_layers_by_rank(parallel),
     )

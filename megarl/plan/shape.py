@@ -26,7 +26,7 @@ class Shape:
         experts_per_token: experts that a token is sent to.
         expert_ffn: width of one expert.
         shared_ffn: width of the expert that every token passes; 0 for none.
-        dense_layers: first layers, which have no experts.
+        dense_layers: numbers, from 0, of the layers that have no experts.
     """
 
     layers: int
@@ -43,7 +43,7 @@ class Shape:
     experts_per_token: int = 1
     expert_ffn: int = 0
     shared_ffn: int = 0
-    dense_layers: int = 0
+    dense_layers: tuple[int, ...] = ()
 
     @property
     def qkv(self) -> int:
@@ -52,7 +52,7 @@ class Shape:
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer, counted from 0, routes its tokens to experts."""
-        return self.experts > 0 and layer >= self.dense_layers
+        return self.experts > 0 and layer not in self.dense_layers
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,17 @@ device beside their shard of the trainer. It shares no layer code with Megatron-
 the two a real measurement.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache, PretrainedConfig
 
 from megarl.rollout.engine import WeightsError
+from megarl.rollout.hf_parameters import published_parameters
+from megarl.rollout.routing import RoutingLog, RoutingRecorder
 from megarl.rollout.sampling import sample, uniforms
 from megarl.rollout.types import Completion, Request, SamplingParams, VersionSpan
 
@@ -35,8 +39,7 @@ class EmbeddedEngine:
         self._seed, self._max_batch_size, self._device = seed, max_batch_size, device
         self._context = config.max_position_embeddings
         self._model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to(device).eval()
-        # state_dict holds a tied head twice, named_parameters once, as the trainer sends it
-        self._parameters = dict(self._model.named_parameters())
+        self._parameters = published_parameters(self._model)
 
     @torch.no_grad()
     def load_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
@@ -65,7 +68,7 @@ class EmbeddedEngine:
 
         Raises:
             RuntimeError: no weights were loaded yet, or the last load failed.
-            ValueError: a prompt is empty or leaves no room in the context.
+            ValueError: a prompt is empty or leaves no room in the context, or the model has no experts to tell of.
         """
         if self.version < 0:
             raise RuntimeError("the embedded engine has no weights yet")
@@ -78,13 +81,27 @@ class EmbeddedEngine:
         # rows of like length waste the least padding; the order asked for is restored at the end
         order = sorted(range(len(requests)), key=lambda row: len(requests[row].prompt_ids))
         completions: dict[int, Completion] = {}
-        for begin in range(0, len(order), self._max_batch_size):
-            rows = order[begin : begin + self._max_batch_size]
-            decoded = self._decode([requests[row] for row in rows], sampling)
-            completions.update(zip(rows, decoded, strict=True))
+        with self._recording() if sampling.with_routing else nullcontext() as recorder:
+            for begin in range(0, len(order), self._max_batch_size):
+                rows = order[begin : begin + self._max_batch_size]
+                decoded = self._decode([requests[row] for row in rows], sampling, recorder)
+                completions.update(zip(rows, decoded, strict=True))
         return [completions[row] for row in range(len(requests))]
 
-    def _decode(self, requests: list[Request], sampling: SamplingParams) -> list[Completion]:
+    @contextmanager
+    def _recording(self) -> Iterator[RoutingRecorder]:
+        config = self._model.config
+        if getattr(config, "num_experts_per_tok", None) is None:
+            raise ValueError("the model has no routed experts, and the request asks for them")
+        recorder = RoutingRecorder(self._model, config.num_hidden_layers, config.num_experts_per_tok)
+        try:
+            yield recorder
+        finally:
+            recorder.close()
+
+    def _decode(
+        self, requests: list[Request], sampling: SamplingParams, recorder: RoutingRecorder | None
+    ) -> list[Completion]:
         ids_BP, present_BP = _left_pad(requests, self._device)
         count, prompt_width = ids_BP.shape
         width = sampling.max_new_tokens
@@ -100,6 +117,9 @@ class EmbeddedEngine:
         positions_B = present_BP.sum(dim=1) - 1
         present = torch.cat([present_BP, torch.ones(count, width, dtype=torch.bool, device=self._device)], dim=1)
         logits_BV = self._forward(ids_BP, (present_BP.cumsum(1) - 1).clamp(min=0), _prefill_mask(present_BP), cache)
+        routing = None if recorder is None else RoutingLog(recorder, count, prompt_width + width)
+        if routing is not None:
+            routing.take(live, 0)
         for step in range(width):
             tokens_B, step_log_probs_B = sample(
                 logits_BV, sampling.temperature, None if draws_BT is None else draws_BT[live, step]
@@ -126,7 +146,10 @@ class EmbeddedEngine:
             positions_B = (positions_B + 1).clamp(max=self._context - 1)
             mask = present[:, None, None, : prompt_width + step + 1]
             logits_BV = self._forward(tokens_B[:, None], positions_B[:, None], mask, cache)
-        return self._completions(requests, sampling, tokens_BT, log_probs_BT, lengths_B)
+            if routing is not None:
+                routing.take(live, prompt_width + step)
+        completions = self._completions(requests, sampling, tokens_BT, log_probs_BT, lengths_B)
+        return completions if routing is None else _with_routing(completions, routing, prompt_width)
 
     def _forward(self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TS: Tensor, cache: DynamicCache) -> Tensor:
         output = self._model(
@@ -173,6 +196,17 @@ def _left_pad(requests: Sequence[Request], device: torch.device) -> tuple[Tensor
         ids[row, width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
         present[row, width - len(request.prompt_ids) :] = True
     return ids.to(device), present.to(device)
+
+
+def _with_routing(completions: list[Completion], routing: RoutingLog, prompt_width: int) -> list[Completion]:
+    """Prompts end at column `prompt_width`; a response's last token is not read."""
+    spans = [
+        (prompt_width - len(each.request.prompt_ids), prompt_width + len(each.token_ids) - 1) for each in completions
+    ]
+    return [
+        replace(each, routing=routing.of_row(row, *span))
+        for row, (each, span) in enumerate(zip(completions, spans, strict=True))
+    ]
 
 
 def _prefill_mask(present_BP: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """What goes into an engine and what comes out: token ids both ways, never text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from megarl.rollout.routing import RoutedExperts
 
 FinishReason = Literal["stop", "length"]
 
@@ -15,12 +17,14 @@ class SamplingParams:
         max_new_tokens: longest response, end token included.
         stop_token_id: the token that ends a response and is part of it.
         greedy: take the likeliest token instead of sampling.
+        with_routing: whether completions carry the experts that their tokens went to.
     """
 
     temperature: float
     max_new_tokens: int
     stop_token_id: int
     greedy: bool = False
+    with_routing: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Completion:
             infinity where the engine has none.
         finish_reason: 'stop', or 'length' where max_new_tokens or the context ended it.
         versions: weight version of each token, as spans that cover the response.
+        routing: the experts of the tokens that were read, of prompt and response; None where not asked for. It counts
+            in no comparison.
     """
 
     request: Request
@@ -69,3 +75,4 @@ class Completion:
     log_probs: tuple[float | None, ...]
     finish_reason: FinishReason
     versions: tuple[VersionSpan, ...]
+    routing: RoutedExperts | None = field(default=None, compare=False)

@@ -202,7 +202,7 @@ def _critic_update(layout: Layout, sizes: dict[str, int], batch: TrainBatch, siz
     if layout.is_last_stage:
         # a head of zeros would send no gradient to the body
         with torch.no_grad():
-            critic.model.output_layer.weight.copy_(torch.linspace(-1, 1, recipe.model.hidden_size)[None])
+            critic.models[-1].output_layer.weight.copy_(torch.linspace(-1, 1, recipe.model.hidden_size)[None])
     critic.start_phase(CONFIG, 2)
     whole = fixed_batch()
     before = critic.values(whole, 2)

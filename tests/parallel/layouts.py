@@ -30,11 +30,19 @@ class Case:
 MODELS: dict[str, dict[str, Any]] = {
     "dense": {"num_layers": 4, "tie_embeddings": False},
     "dense, tied": {"num_layers": 4, "tie_embeddings": True},
+    "MoE": {
+        "num_layers": 4,
+        "tie_embeddings": False,
+        "family": "qwen3_moe",
+        "moe": {"num_experts": 4, "ffn_hidden_size": 20, "dense_layers": [2], "aux_loss_coefficient": 0.1},
+    },
 }
-"""Keys of each model, over those of the unit tests' tiny one."""
+MODELS["MoE, replayed"] = {**MODELS["MoE"], "routing_replay": "weights"}
+"""Keys of each model, over those of the unit tests' tiny one; and rl.routing_replay, with the ids of no router."""
 
 CASES = (
     Case("packed", 1, packed=48),
+    Case("MoE, packed, recompute full", 1, {"recompute": "full"}, packed=48, model="MoE"),
     Case("recompute selective", 1, {"recompute": "selective"}),
     Case("recompute full", 1, {"recompute": "full"}),
     Case("dp2", 2),
@@ -51,7 +59,34 @@ CASES = (
     Case("pp2 x virtual 2, packed, tied", 2, {"pipeline": 2, "virtual": 2}, packed=48, model="dense, tied"),
     Case("cp2", 2, {"context": 2}),
     Case("cp2, packed", 2, {"context": 2}, packed=24),
+    Case("MoE, dp2", 2, model="MoE"),
+    Case("MoE, ep2", 2, {"expert": 2}, model="MoE"),
+    Case("MoE, ep2, packed, distributed optimizer", 2, {"expert": 2, "distributed_optimizer": True}, 48, "MoE"),
+    Case("MoE, tp2 + sequence", 2, {"tensor": 2, "sequence": True}, model="MoE"),
+    Case(
+        "MoE, tp2 + sequence, ep2 of whole experts",
+        2,
+        {"tensor": 2, "sequence": True, "expert": 2, "expert_tensor": 1},
+        model="MoE",
+    ),
+    Case("MoE, replayed, ep2, packed, recompute full", 2, {"expert": 2, "recompute": "full"}, 48, "MoE, replayed"),
+    Case("MoE, replayed, tp2 + sequence", 2, {"tensor": 2, "sequence": True}, None, "MoE, replayed"),
+    Case("MoE, pp2", 2, {"pipeline": 2}, model="MoE"),
+    Case(
+        "MoE, pp2 x virtual 2, packed, recompute full", 2, {"pipeline": 2, "virtual": 2, "recompute": "full"}, 48, "MoE"
+    ),
+    Case(
+        "MoE, replayed, pp2 x virtual 2, recompute full",
+        2,
+        {"pipeline": 2, "virtual": 2, "recompute": "full"},
+        model="MoE, replayed",
+    ),
+    Case("MoE, replayed, cp2", 2, {"context": 2}, model="MoE, replayed"),
+    Case("MoE, cp2, packed", 2, {"context": 2}, 24, "MoE"),
+    Case("MoE, cp2 x ep2", 2, {"context": 2, "expert": 2}, model="MoE"),
     Case("pp4", 4, {"pipeline": 4}),
+    Case("MoE, ep2 x tp2 + sequence", 4, {"tensor": 2, "sequence": True, "expert": 2}, model="MoE"),
+    Case("MoE, ep2 x pp2, packed", 4, {"pipeline": 2, "expert": 2}, 48, "MoE"),
     Case("tp2 x pp2", 4, {"tensor": 2, "pipeline": 2}),
     Case("tp2 + sequence x cp2, packed", 4, {"tensor": 2, "sequence": True, "context": 2}, packed=24),
     Case(

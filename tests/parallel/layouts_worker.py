@@ -13,7 +13,7 @@ from megarl.megatron.policy import Policy
 from megarl.megatron.world import join_world
 from megarl.objectives import GRPO, EntropyBonus, KLPenalty
 from tests.parallel.layouts import CASES, MODELS, Case
-from tests.unit.megatron.tiny import VOCAB, noisy_weights, random_batch, tiny_recipe
+from tests.unit.megatron.tiny import VOCAB, noisy_weights, random_batch, tiny_recipe, with_random_routing
 
 # isort: split
 from megatron.core import parallel_state
@@ -54,11 +54,13 @@ def _run(case: Case) -> dict[str, Tensor]:
     recipe = tiny_recipe(world_size=case.ranks, **case.keys, **MODELS[case.model])
     layout = join_world(recipe.parallel, seed=1)
     policy = Policy(recipe, layout, VOCAB)
-    policy.load(noisy_weights(recipe.model))
+    read = noisy_weights(recipe.model)
+    policy.load(read)
     policy.start_phase(OptimizerConfig(lr=LR, eps=EPSILON, clip_grad=0.0, min_lr_ratio=1.0), 10)
     before = {name: tensor.clone() for name, tensor in policy.export()}
+    assert all(torch.equal(tensor, read(name)) for name, tensor in before.items()), "the round trip changed a weight"
     size = 1 if case.packed is None else TokenBudget(case.packed)
-    whole = batch()
+    whole = batch() if recipe.rl.routing_replay == "none" else with_random_routing(batch(), recipe.model)
     log_probs_BT = policy.log_probs(whole, size)
     update = policy.update(whole, EntropyBonus(KLPenalty(GRPO(), 0.05), 0.01), micro_batch_size=size)
     gradients = {name: (before[name] - tensor) * (EPSILON / LR) for name, tensor in policy.export()}

@@ -38,6 +38,13 @@ def attention_and_collectives(rank: int, world_size: int, args: dict[str, Any], 
     dist.all_to_all_single(received, sent, arriving, torch.tensor([2, 1]))
     expected = torch.tensor([0.0, 1, 10, 11] if rank == 0 else [2.0, 12])
     errors["all_to_all"] = (received - expected).abs().max().item()
+    parts = [torch.empty(1, 2), torch.empty(3, 2)]
+    dist.all_gather(parts, torch.full((1 + 2 * rank, 2), 5.0 + rank))
+    errors["all_gather"] = max((parts[0] - 5).abs().max().item(), (parts[1] - 6).abs().max().item())
+    scattered = torch.empty(1 + 2 * rank, 2)
+    dist.reduce_scatter(scattered, [torch.full((1, 2), 1.0 + rank), torch.full((3, 2), 3.0 + rank)])
+    # 1 + 2 for rank 0, 3 + 4 for rank 1
+    errors["reduce_scatter"] = (scattered - (3.0 + 4 * rank)).abs().max().item()
     return errors
 
 

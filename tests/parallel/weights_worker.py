@@ -44,7 +44,7 @@ def every_layout(rank: int, world_size: int, args: dict[str, Any], result_dir: P
             results[layout_name][model_name] = _model(layout, sizes, model, folder)
         for updates in args["updates_before_saving"]:
             folder = result_dir / f"{layout_name}-{updates}"
-            results[layout_name][f"resumed after {updates}"] = _resume(layout, sizes, folder, updates)
+            results[layout_name][f"resumed after {updates}"] = resume(layout, sizes, folder, updates)
         parallel_state.destroy_model_parallel()
     return results
 
@@ -111,7 +111,7 @@ def completions(rank: int, world_size: int) -> list[list[Completion]]:
     return [generate_on_all_ranks(engine, requests[:count], sampling, rank, world_size) for count in (7, 1, 0)]
 
 
-def _resume(layout: Layout, sizes: dict[str, int], folder: Path, updates: int) -> list[str]:
+def resume(layout: Layout, sizes: dict[str, Any], folder: Path, updates: int) -> list[str]:
     """What differs between a policy that trained on and one that was resumed; nothing should."""
     policy = policy_under(layout, 1, world_size=layout.world_size, **sizes)
     # generators differ between ranks, so that mixing them up would show

@@ -41,7 +41,7 @@ def dense_mapping(name: str, model: ModelConfig, attention: Attention) -> Mappin
     """See `Family.mapping`."""
     if match := _LAYER.fullmatch(name):
         layer, part = f"model.layers.{match[1]}", match[2]
-        found = attention_mapping(layer, part, model, attention) or _mlp_mapping(layer, part)
+        found = attention_mapping(layer, part, model, attention) or mlp_mapping(layer, part)
     else:
         found = outer_mapping(name, model)
     if found is None:
@@ -81,7 +81,8 @@ def _projections(block: str, kind: str, model: ModelConfig) -> Mapping:
     return query_key_value((q, k, v), model)
 
 
-def _mlp_mapping(layer: str, part: str) -> Mapping | None:
+def mlp_mapping(layer: str, part: str) -> Mapping | None:
+    """A layer's dense feed-forward layer with the norm before it; None for other parts."""
     match part:
         case "mlp.linear_fc1.layer_norm_weight":
             return copied(f"{layer}.post_attention_layernorm.weight")
@@ -98,18 +99,28 @@ def dense_shapes(model: ModelConfig, vocab_size: int, attention: Attention) -> I
     Linear weights are drawn with 1 / sqrt(fan in), those that write to the residual stream 1 / sqrt(2 layers)
     smaller (Radford et al. 2019, 'Language Models are Unsupervised Multitask Learners', section 2.3).
     """
-    hidden, ffn = model.hidden_size, model.ffn_hidden_size
-    yield EMBEDDING, (vocab_size, hidden), model.embedding_init_std
+    yield EMBEDDING, (vocab_size, model.hidden_size), model.embedding_init_std
     for number in range(model.num_layers):
         layer = f"model.layers.{number}"
         yield from attention_shapes(layer, model, attention)
-        yield f"{layer}.post_attention_layernorm.weight", (hidden,), -1
-        yield f"{layer}.mlp.gate_proj.weight", (ffn, hidden), hidden**-0.5
-        yield f"{layer}.mlp.up_proj.weight", (ffn, hidden), hidden**-0.5
-        yield f"{layer}.mlp.down_proj.weight", (hidden, ffn), ffn**-0.5 * residual_scale(model)
-    yield "model.norm.weight", (hidden,), -1
+        yield f"{layer}.post_attention_layernorm.weight", (model.hidden_size,), -1
+        yield from mlp_shapes(f"{layer}.mlp", model.ffn_hidden_size, model)
+    yield from last_shapes(model, vocab_size)
+
+
+def last_shapes(model: ModelConfig, vocab_size: int) -> Iterator[TensorShape]:
+    """The last norm, and the head where it is a tensor of its own."""
+    yield "model.norm.weight", (model.hidden_size,), -1
     if not model.tie_embeddings:
-        yield HEAD, (vocab_size, hidden), hidden**-0.5
+        yield HEAD, (vocab_size, model.hidden_size), model.hidden_size**-0.5
+
+
+def mlp_shapes(block: str, ffn: int, model: ModelConfig) -> Iterator[TensorShape]:
+    """A SwiGLU layer of a width."""
+    hidden = model.hidden_size
+    yield f"{block}.gate_proj.weight", (ffn, hidden), hidden**-0.5
+    yield f"{block}.up_proj.weight", (ffn, hidden), hidden**-0.5
+    yield f"{block}.down_proj.weight", (hidden, ffn), ffn**-0.5 * residual_scale(model)
 
 
 def attention_shapes(layer: str, model: ModelConfig, attention: Attention) -> Iterator[TensorShape]:

@@ -44,12 +44,16 @@ def draw() -> torch.Tensor:
 
 def snapshot(policy: Policy) -> dict[str, Any]:
     """Weights, moments, step counts, schedule and generators of this rank."""
-    optimizer = policy.optimizer.state_dict()
-    settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer["param_groups"]]
+    held: Any = policy.optimizer.state_dict()
+    # experts have an optimizer of their own
+    optimizers = held if isinstance(held, list) else [held]
+    groups = [group for optimizer in optimizers for group in optimizer["param_groups"]]
+    settings = [{k: v for k, v in group.items() if k != "params"} for group in groups]
     return {
         "weights": {name: parameter.detach().clone() for name, parameter in policy.models[0].named_parameters()},
         "moments": {
-            (index, name): value.clone()
+            (number, index, name): value.clone()
+            for number, optimizer in enumerate(optimizers)
             for index, state in optimizer["state"].items()
             for name, value in state.items()
             if isinstance(value, torch.Tensor)

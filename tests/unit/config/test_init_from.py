@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from megarl.config.check_init import check_vocabulary, init_folder_is_this_model
 from megarl.config.errors import RecipeError
 from megarl.config.load import load_recipe, recipe_hash
+from megarl.config.moe import MoEConfig
 from megarl.config.schema import Recipe
 
 Write = Callable[[str, str], str]
@@ -32,6 +34,9 @@ SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+
+
+EXPERTS = {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 16}
 
 
 @pytest.fixture
@@ -78,6 +83,25 @@ def test_a_difference_is_named(recipe: Recipe, hf_name: str, value: Any, key: st
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["num_experts", "num_local_experts"])
+def test_experts_of_the_folder(recipe: Recipe, name: str) -> None:
+    """The published name, and the one that transformers 5 writes."""
+    held = {name: 4, **{key: value for key, value in EXPERTS.items() if key != "num_experts"}}
+    write(recipe, **held, mlp_only_layers=[1])
+    folder = str(recipe.model.init_from)
+    loaded = load_recipe(_recipe_file(folder)).recipe.model.moe
+    assert loaded == MoEConfig(4, 3, 16, norm_topk_prob=False, dense_layers=[1])
+    recipe.model.family, recipe.model.moe = "qwen3_moe", replace(loaded, experts_per_token=2)
+    with pytest.raises(RecipeError, match=r"^model\.moe\.experts_per_token=2 is not what .*num_experts_per_tok=3"):
+        init_folder_is_this_model(recipe)
+
+
+def _recipe_file(folder: str) -> str:
+    path = Path(folder) / "recipe.yaml"
+    path.write_text(f"model: {{init_from: {folder}}}\nrollout: {{max_new_tokens: 16}}\n")
+    return str(path)
+
+
 def test_rope_theta_of_transformers_5(recipe: Recipe) -> None:
     folder = Path(str(recipe.model.init_from))
     held = {name: value for name, value in HELD.items() if name != "rope_theta"}
@@ -111,6 +135,9 @@ def test_vocabulary_of_another_size(recipe: Recipe) -> None:
         ({"model_type": "mistral"}, "model_type=mistral; give one of llama, qwen2, qwen3"),
         ({"rope_scaling": {**SCALED, "factor": None}}, "has no factor"),
         ({"hidden_size": None}, "without hidden_size"),
+        ({**EXPERTS, "decoder_sparse_step": 2}, "decoder_sparse_step=2"),
+        ({**EXPERTS, "moe_intermediate_size": None}, "without moe_intermediate_size"),
+        ({**EXPERTS, "num_experts": 4.0}, "num_experts=4.0, which is no whole number"),
     ],
 )
 def test_networks_that_no_family_builds(recipe: Recipe, held: dict[str, Any], words: str) -> None:

@@ -54,6 +54,51 @@ CASES = {
         "parallel.virtual=2 times parallel.pipeline=2 does not divide model.num_layers=6; "
         "give a divisor of it or parallel.pipeline_layers."
     ),
+    "model: {family: qwen3_moe}": (
+        "model.moe.num_experts=0 leaves model.family=qwen3_moe without experts; give their number or a dense family."
+    ),
+    "model: {moe: {num_experts: 4}}": (
+        "model.moe.num_experts=4 is of a family with routed experts, and model.family=qwen2 is dense; "
+        "set it to 0 or model.family=qwen3_moe."
+    ),
+    "model: {family: qwen3_moe, moe: {num_experts: 4, experts_per_token: 5}}": (
+        "model.moe.experts_per_token=5 is more than model.moe.num_experts=4; give at most 4."
+    ),
+    "model: {family: qwen3_moe, moe: {num_experts: 4, experts_per_token: 1}}": (
+        "model.moe.norm_topk_prob=true makes the one gate of model.moe.experts_per_token=1 always 1, which leaves the "
+        "router no gradient; set it to false or route to 2 experts or more."
+    ),
+    "model: {family: qwen3_moe, moe: {num_experts: 4, dense_layers: [2]}}": (
+        "model.moe.dense_layers=[2] is no rising list of layers from 0 to model.num_layers-1=1; "
+        "name each such layer once, in rising order."
+    ),
+    "model: {family: qwen3_moe, moe: {num_experts: 4, dense_layers: [0, 0]}}": (
+        "model.moe.dense_layers=[0, 0] is no rising list of layers from 0 to model.num_layers-1=1; "
+        "name each such layer once, in rising order."
+    ),
+    "model: {family: qwen3_moe, moe: {num_experts: 4, dense_layers: [0, 1]}}": (
+        "model.moe.dense_layers=[0, 1] leaves none of the model.num_layers=2 layers for the experts; "
+        "leave a layer out of it or take a dense family."
+    ),
+    "model: {family: qwen3_moe, moe: {num_experts: 4}}\nparallel: {world_size: 3, expert: 3}": (
+        "parallel.expert=3 does not divide model.moe.num_experts=4; give a divisor of it."
+    ),
+    "model: {family: qwen3_moe, moe: {num_experts: 4, ffn_hidden_size: 7}}\n"
+    "parallel: {world_size: 2, tensor: 2, sequence: true}": (
+        "parallel.tensor=2 does not divide model.moe.ffn_hidden_size=7; give a divisor of it."
+    ),
+    "model: {family: qwen3_moe, moe: {num_experts: 4, ffn_hidden_size: 7}}\n"
+    "parallel: {world_size: 2, expert_tensor: 2}": (
+        "parallel.expert_tensor=2 does not divide model.moe.ffn_hidden_size=7; give a divisor of it."
+    ),
+    "model: {family: qwen3_moe, moe: {num_experts: 4}}\n"
+    "parallel: {world_size: 2, tensor: 2, sequence: true, expert: 2}": (
+        "parallel.expert=2 makes groups of 4 processes (parallel.expert*expert_tensor*pipeline, expert_tensor=2), "
+        "which do not divide parallel.world_size=2; change one of them."
+    ),
+    "model: {family: qwen3_moe, moe: {num_experts: 4}}\nparallel: {world_size: 2, tensor: 2}": (
+        "parallel.sequence=false would route every token on each of the parallel.tensor=2 ranks; set it to true."
+    ),
     "parallel: {virtual: 2}": (
         "parallel.virtual=2 interleaves the stages of a pipeline, and parallel.pipeline=1 is none; "
         "set it to 1 or parallel.pipeline above 1."
@@ -190,6 +235,10 @@ CASES = {
 
 # Recipes next to a refused one, which must pass.
 ALLOWED = (
+    "model: {family: qwen3_moe, moe: {num_experts: 4, experts_per_token: 1, norm_topk_prob: false}}",
+    "model: {family: qwen3_moe, moe: {num_experts: 4, experts_per_token: 4, dense_layers: [1]}}",
+    "model: {family: qwen3_moe, moe: {num_experts: 4}}\n"
+    "parallel: {world_size: 4, tensor: 2, sequence: true, expert: 4, expert_tensor: 1}",
     "parallel: {world_size: 4, tensor: 2, pipeline: 2}",
     "parallel: {world_size: 2, tensor: 2}\nmodel: {num_query_groups: 1}",
     "model: {init_from: weights}",

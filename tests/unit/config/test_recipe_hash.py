@@ -20,7 +20,7 @@ def _changed(value: Any) -> Any:
     if isinstance(value, int | float):
         return value + 1
     if isinstance(value, list):
-        return [*value, *value[:1]]
+        return [*value, *(value[:1] or [1])]
     return {"a": 1} if isinstance(value, dict) else f"{value}x"
 
 

@@ -34,7 +34,7 @@ def test_the_table_holds_the_whole_schema() -> None:
         return sum(count(hint) if is_dataclass(hint) and isinstance(hint, type) else 1 for hint in hints)
 
     assert len(keys()) == count(Recipe)
-    assert list(sections())[:3] == ["", "model", "tokenizer"]
+    assert list(sections())[:3] == ["", "model", "model.moe"]
     assert keys()["rl.optimizer.lr"].kind is float
     assert keys()["model.init_from"].optional
     assert keys()["evaluate.ks"].item is int

@@ -12,6 +12,7 @@ from megarl.config.load import load_recipe
 
 Write = Callable[[str, str], str]
 
+WITH_EXPERTS = ("model.family=qwen3_moe", "model.moe.num_experts=4")
 # Override that nothing reads -> the refusal, and overrides that have it read.
 CASES: dict[str, tuple[str, list[str]]] = {
     "model.rope_scaling_factor=32": (
@@ -33,6 +34,51 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "model.rope_original_context=4096 is not read with model.rope_scaling=none; "
         "set model.rope_scaling=llama3, or set model.rope_original_context=8192.",
         ["model.rope_scaling=llama3"],
+    ),
+    "model.moe.experts_per_token=3": (
+        "model.moe.experts_per_token=3 is not read with model.moe.num_experts=0; "
+        "give model.moe.num_experts above 0, or set model.moe.experts_per_token=2.",
+        [*WITH_EXPERTS],
+    ),
+    "model.moe.ffn_hidden_size=32": (
+        "model.moe.ffn_hidden_size=32 is not read with model.moe.num_experts=0; "
+        "give model.moe.num_experts above 0, or set model.moe.ffn_hidden_size=64.",
+        [*WITH_EXPERTS],
+    ),
+    "model.moe.norm_topk_prob=false": (
+        "model.moe.norm_topk_prob=false is not read with model.moe.num_experts=0; "
+        "give model.moe.num_experts above 0, or set model.moe.norm_topk_prob=true.",
+        [*WITH_EXPERTS],
+    ),
+    "model.moe.dense_layers=[1]": (
+        "model.moe.dense_layers=[1] is not read with model.moe.num_experts=0; "
+        "give model.moe.num_experts above 0, or set model.moe.dense_layers=[].",
+        [*WITH_EXPERTS],
+    ),
+    "model.moe.aux_loss_coefficient=0.01": (
+        "model.moe.aux_loss_coefficient=0.01 is not read with model.moe.num_experts=0; "
+        "give model.moe.num_experts above 0, or set model.moe.aux_loss_coefficient=0.0.",
+        [*WITH_EXPERTS],
+    ),
+    "model.moe.router_dtype=fp64": (
+        "model.moe.router_dtype=fp64 is not read with model.moe.num_experts=0; "
+        "give model.moe.num_experts above 0, or set model.moe.router_dtype=fp32.",
+        [*WITH_EXPERTS],
+    ),
+    "parallel.expert=2": (
+        "parallel.expert=2 is not read with model.moe.num_experts=0; "
+        "give model.moe.num_experts above 0, or set parallel.expert=1.",
+        [*WITH_EXPERTS, "parallel.world_size=2"],
+    ),
+    "parallel.expert_tensor=1": (
+        "parallel.expert_tensor=1 is not read with model.moe.num_experts=0; "
+        "give model.moe.num_experts above 0, or set parallel.expert_tensor=null.",
+        [*WITH_EXPERTS],
+    ),
+    "rl.routing_replay=experts": (
+        "rl.routing_replay=experts is not read with model.moe.num_experts=0; "
+        "give model.moe.num_experts above 0, or set rl.routing_replay=none.",
+        [*WITH_EXPERTS],
     ),
     "data.path=rows.jsonl": (
         'data.path="rows.jsonl" is not read with data.source=chain_arithmetic; '

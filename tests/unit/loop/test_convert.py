@@ -67,7 +67,7 @@ def no_size(folder: Path) -> list[str]:
 REFUSED: dict[Callable[[Path], list[str]], str] = {
     no_model: "is no run, no run's checkpoint and no Hugging Face folder; give one.",
     target_in_use: "is there already; name a new folder.",
-    other_architecture: "holds a model of model_type=mistral; give one of llama, qwen2, qwen3.",
+    other_architecture: "holds a model of model_type=mistral; give one of llama, qwen2, qwen3, qwen3_moe.",
     config_of_more_layers: "holds no tensor model.layers.4.input_layernorm.weight; give a whole model.",
     run_without_checkpoint: "holds no checkpoint; train it further first.",
     no_size: "--shard-gb=0 is no number above 0; give a size in GB, such as 5.",

@@ -8,6 +8,7 @@ from megarl.config.model import ModelConfig
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.weights import ReadTensor
+from megarl.rollout.hf_parameters import published_parameters, published_parts
 from tests.unit.megatron.tiny import VOCAB
 
 
@@ -20,12 +21,18 @@ def hf_model(model: ModelConfig, read: ReadTensor, dtype: torch.dtype) -> PreTra
     """The family's own network in transformers with these weights."""
     config = FAMILIES[model.family].hf_config(model, VOCAB)
     network = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
-    parameters = dict(network.named_parameters())
+    parameters = published_parameters(network)
     assert sorted(parameters) == sorted(tensor_names(model))
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(read(name))
     return network
+
+
+def hf_gradients(network: PreTrainedModel) -> dict[str, Tensor]:
+    """The gradient that each published tensor has got."""
+    grads = {name: parameter.grad for name, parameter in network.named_parameters() if parameter.grad is not None}
+    return {name: part for own, grad in grads.items() for name, part in published_parts(own, grad)}
 
 
 def hf_log_probs(network: PreTrainedModel, batch: TrainBatch, temperature: float = 1.0) -> Tensor:

@@ -32,6 +32,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "qwen2 untied": {"family": "qwen2", "tie_embeddings": False},
     "qwen3": {"family": "qwen3", "head_dim": 16},
     "qwen3 untied": {"family": "qwen3", "tie_embeddings": False},
+    "qwen3_moe": {"family": "qwen3_moe", "moe": {"num_experts": 4, "ffn_hidden_size": 20, "dense_layers": [0]}},
+    "qwen3_moe untied": {"family": "qwen3_moe", "tie_embeddings": False, "moe": {"num_experts": 4}},
 }
 each_model = pytest.mark.parametrize("keys", MODELS.values(), ids=list(MODELS))
 LLAMA_3_1 = {"rope_theta": 5e5, "rope_scaling": "llama3", "head_dim": 128}
@@ -86,12 +88,12 @@ def test_logits_are_those_of_transformers(layout: Layout, keys: dict[str, Any]) 
     """On logits of a spread of several: 1e-4 is fp32 rounding in two orders of summation, and no other network."""
     recipe = tiny_recipe(**keys)
     read, ids_BT = noisy_weights(recipe.model), random_batch(4).tokens_BT
-    [model] = build_model(recipe.model, recipe.parallel, VOCAB)
-    load_weights([model], recipe.model, VOCAB, read)
+    models = build_model(recipe.model, recipe.parallel, VOCAB)
+    load_weights(models, recipe.model, VOCAB, read)
     positions_BT = torch.arange(ids_BT.shape[1]).expand_as(ids_BT)
     theirs: Tensor = hf_model(recipe.model, read, torch.float32)(ids_BT).logits
     assert theirs.std() > 1
-    torch.testing.assert_close(model(ids_BT, positions_BT, None), theirs, rtol=0.0, atol=1e-4)
+    torch.testing.assert_close(models[0](ids_BT, positions_BT, None), theirs, rtol=0.0, atol=1e-4)
 
 
 @each_model

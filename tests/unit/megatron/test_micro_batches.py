@@ -94,3 +94,14 @@ def test_cost_counts_each_multiply_add() -> None:
     weights = 3 * (8 * 20 + 2 * 8 * 10 + 20 * 8 + 3 * 8 * 7) + 8 * 11
     # a pair of tokens costs 20 for the score and 20 for the value; causality leaves half of the pairs
     assert training_cost(config, 11)(6) == 6 * weights + 6 * 6 * 3 * 20
+
+
+def test_cost_counts_the_experts_that_a_token_goes_to() -> None:
+    shape = {"num_layers": 3, "hidden_size": 8, "num_attention_heads": 4, "gated_linear_unit": True}
+    experts = {"num_moe_experts": 6, "moe_router_topk": 2, "moe_ffn_hidden_size": 5, "add_bias_linear": False}
+    widths = {1: 3 * 10, 2: 2 * 10 + 7, (0, 1, 0): 10 + 2 * 7}
+    for freq, width in widths.items():
+        layers = list(freq) if isinstance(freq, tuple) else freq
+        routed = TransformerConfig(**shape, **experts, ffn_hidden_size=7, moe_layer_freq=layers)
+        dense = TransformerConfig(**shape, ffn_hidden_size=1)
+        assert training_cost(routed, 11)(1) - training_cost(dense, 11)(1) == 8 * 3 * (width - 3)

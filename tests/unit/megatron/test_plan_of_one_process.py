@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from megarl.config.model import TokenizerConfig
+from megarl.config.moe import MoEConfig
 from megarl.config.schema import Recipe
 from megarl.config.training import OptimizerConfig
 from megarl.data.tokenizer import build_tokenizer, save_tokenizer
@@ -74,7 +75,8 @@ def test_tokens_are_counted_as_the_tokenizer_counts_them(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_has_the_parameters_of_its_plan(family: str) -> None:
-    config = model_config(family=family)
+    experts = {"moe": MoEConfig(num_experts=4, ffn_hidden_size=56, dense_layers=[2])} if "moe" in family else {}
+    config = model_config(family=family, **experts)
     shapes = [shape for _, shape, _ in FAMILIES[family].tensor_shapes(config, VOCAB)]
     assert sum(math.prod(shape) for shape in shapes) == sum(
         parameters.whole_model(shape_of(Recipe(model=config), VOCAB)).values()

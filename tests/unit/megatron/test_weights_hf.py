@@ -36,6 +36,17 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama", "tie_embeddings": False},
     "llama with scaled rope": {"family": "llama", **SCALED_ROPE},
     "qwen3": {"family": "qwen3", "head_dim": 16},
+    "qwen3_moe": {"family": "qwen3_moe", "moe": {"num_experts": 4, "ffn_hidden_size": 20}},
+    "qwen3_moe, a dense layer, gates as they are": {
+        "family": "qwen3_moe",
+        "moe": {
+            "num_experts": 5,
+            "experts_per_token": 1,
+            "ffn_hidden_size": 12,
+            "norm_topk_prob": False,
+            "dense_layers": [0],
+        },
+    },
     "qwen3 untied": {"family": "qwen3", "tie_embeddings": False, "num_query_groups": 1},
 }
 

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from megarl.config.model import ModelConfig, ParallelConfig
+from megarl.config.moe import MoEConfig
 from megarl.config.precision import PrecisionConfig
 from megarl.config.rollout import RolloutConfig
 from megarl.config.schema import Recipe
+from megarl.config.training import RLConfig
 from megarl.megatron.batch import TrainBatch, pad_batch
 from megarl.megatron.weights import ReadTensor, random_weights
 
@@ -29,8 +31,9 @@ def tiny_recipe(*, temperature: float = 1.0, precision: PrecisionConfig = FP32, 
     Args:
         temperature: of the rollout.
         precision: the trainer's.
-        keys: of the recipe's sections parallel and model, by their names.
+        keys: of the recipe's sections parallel and model, by their names; and rl.routing_replay.
     """
+    rl = RLConfig(routing_replay=keys.pop("routing_replay", "none"))
     shape = {
         "num_layers": 2,
         "hidden_size": 24,
@@ -41,12 +44,15 @@ def tiny_recipe(*, temperature: float = 1.0, precision: PrecisionConfig = FP32, 
         "max_position_embeddings": CONTEXT,
         "embedding_init_std": 0.5,
     }
+    if "moe" in keys:
+        keys["moe"] = MoEConfig(**keys["moe"])
     parallel = {name: keys.pop(name) for name in [f.name for f in fields(ParallelConfig)] if name in keys}
     return Recipe(
         model=ModelConfig(**(shape | keys)),
         parallel=ParallelConfig(**({"timeout_s": 60} | parallel)),
         precision=precision,
         rollout=RolloutConfig(temperature=temperature),
+        rl=rl,
     )
 
 
@@ -74,6 +80,16 @@ def random_batch(rows: int, seed: int = 0, device: torch.device = CPU) -> TrainB
     # the last token of the vocabulary has padding beside it on the last tensor-parallel rank
     responses[0][0] = VOCAB - 1
     return pad_batch(prompts, responses, device)
+
+
+def with_random_routing(batch: TrainBatch, model: ModelConfig, seed: int = 0) -> TrainBatch:
+    """The batch with an engine's experts that no router chose, and gates that sum to 1; every fifth token has none."""
+    generator = torch.Generator().manual_seed(seed)
+    moe, shape = model.moe, (*batch.tokens_BT.shape, model.num_layers)
+    experts = torch.rand(*shape, moe.num_experts, generator=generator).argsort(-1)[..., : moe.experts_per_token]
+    experts[(torch.arange(shape[1]) % 5 == 4)[None] | (torch.arange(shape[1]) >= batch.lengths_B[:, None])] = -1
+    weights = torch.rand(experts.shape, generator=generator).softmax(-1)
+    return replace(batch, routed_experts_BTLK=experts.to(torch.int16), routed_weights_BTLK=weights)
 
 
 def rl_batch(rows: int, log_probs_BT: Tensor, seed: int = 0, device: torch.device = CPU) -> TrainBatch:

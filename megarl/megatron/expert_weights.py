@@ -1,0 +1,58 @@
+"""Names and pieces of experts' parameters under expert parallelism."""
+
+import re
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch import Tensor
+
+_EXPERT = re.compile(r"(.*\.experts\.local_experts\.)(\d+)(\..*)")
+
+
+def is_expert(name: str) -> bool:
+    """Whether Megatron-core's parameter is of a routed expert."""
+    return _EXPERT.fullmatch(name) is not None
+
+
+def global_name(name: str, experts: int) -> str:
+    """The name with its expert counted over all expert-parallel ranks; other names as they are.
+
+    Args:
+        name: Megatron-core's, on this rank.
+        experts: of a layer, over all ranks.
+    """
+    match = _EXPERT.fullmatch(name)
+    if match is None:
+        return name
+    here = experts // parallel_state.get_expert_model_parallel_world_size()
+    return f"{match[1]}{parallel_state.get_expert_model_parallel_rank() * here + int(match[2])}{match[3]}"
+
+
+def names_of_ranks(name: str, experts: int) -> list[str]:
+    """Global names of the parameters that the expert-parallel ranks hold in this one's place, by rank."""
+    match = _EXPERT.fullmatch(name)
+    if match is None:
+        return [name]
+    ranks = parallel_state.get_expert_model_parallel_world_size()
+    here = experts // ranks
+    return [f"{match[1]}{rank * here + int(match[2]) % here}{match[3]}" for rank in range(ranks)]
+
+
+def gather_over_ranks(full: Tensor, name: str) -> Tensor:
+    """What the expert-parallel ranks hold in this one's place, [ranks, ...]; other names' as [1, ...]. Collective."""
+    if not is_expert(name) or parallel_state.get_expert_model_parallel_world_size() == 1:
+        return full[None]
+    held = [torch.empty_like(full) for _ in range(parallel_state.get_expert_model_parallel_world_size())]
+    dist.all_gather(held, full.contiguous(), group=parallel_state.get_expert_model_parallel_group())
+    return torch.stack(held)
+
+
+def tensor_group(name: str) -> dist.ProcessGroup:
+    """The ranks that a parameter is split over."""
+    group: dist.ProcessGroup = (
+        parallel_state.get_expert_tensor_parallel_group()
+        if is_expert(name)
+        else parallel_state.get_tensor_model_parallel_group()
+    )
+    return group
