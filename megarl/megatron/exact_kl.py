@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megarl.megatron.head_loss import add_product
-from megarl.megatron.log_probs import VocabularyShard, chunks, log_sum_exp, scaled_logits
+from megarl.megatron.log_probs import VocabularyShard, chunks, log_sum_exp, scaled_logits, wide
 
 _TINY = -20.0
 """Log-ratio of policy to reference below which e^-x is not formed: the token's probability is next to nothing."""
@@ -24,7 +24,7 @@ def exact_kl(
     temperature: float,
     shard: VocabularyShard,
 ) -> Tensor:
-    """sum_v policy_v (log policy_v - log reference_v) at each token, fp32 [N], in nats and never negative.
+    """sum_v policy_v (log policy_v - log reference_v) at each token: nats, never negative, fp32 (fp64 of fp64) [N].
 
     The gradient reaches the policy's hidden states and weight.
 
@@ -53,7 +53,9 @@ class _ExactKL(torch.autograd.Function):
         temperature: float,
         shard: VocabularyShard,
     ) -> Tensor:
-        log_z_N, reference_log_z_N, kl_N = (hidden_NH.new_empty(len(hidden_NH), dtype=torch.float32) for _ in range(3))
+        log_z_N, reference_log_z_N, kl_N = (
+            hidden_NH.new_empty(len(hidden_NH), dtype=wide(hidden_NH.dtype)) for _ in range(3)
+        )
         for rows in chunks(len(hidden_NH), len(weight_VH)):
             logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
             reference = scaled_logits(reference_hidden_NH[rows] @ reference_weight_VH.t(), temperature, shard)
@@ -76,7 +78,7 @@ class _ExactKL(torch.autograd.Function):
         hidden_NH, weight_VH, reference_hidden_NH, reference_weight_VH, *statistics = ctx.saved_tensors
         log_z_N, reference_log_z_N, kl_N = statistics
         grad_hidden_NH = torch.empty_like(hidden_NH)
-        grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32)
+        grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
         for rows in chunks(len(hidden_NH), len(weight_VH)):
             logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), ctx.temperature, ctx.shard)
             reference = scaled_logits(reference_hidden_NH[rows] @ reference_weight_VH.t(), ctx.temperature, ctx.shard)

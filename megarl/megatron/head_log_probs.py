@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from megarl.megatron.head_loss import add_product
-from megarl.megatron.log_probs import VocabularyShard, chunks, log_partition, scaled_logits, softmax_gradient
+from megarl.megatron.log_probs import VocabularyShard, chunks, log_partition, scaled_logits, softmax_gradient, wide
 
 
 def head_log_probs(
     hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, temperature: float, shard: VocabularyShard
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob of each target and entropy of each distribution, both in nats and fp32, with gradients.
+    """Log-prob of each target and entropy of each distribution, both in nats and fp32 (fp64 of fp64), with gradients.
 
     Args:
         hidden_NH: what the output layer reads, any floating dtype.
@@ -40,7 +40,9 @@ class _HeadLogProbs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, temperature: float, shard: VocabularyShard
     ) -> tuple[Tensor, Tensor]:
-        log_z_N, log_probs_N, entropy_N = (hidden_NH.new_empty(len(targets_N), dtype=torch.float32) for _ in range(3))
+        log_z_N, log_probs_N, entropy_N = (
+            hidden_NH.new_empty(len(targets_N), dtype=wide(hidden_NH.dtype)) for _ in range(3)
+        )
         for rows in chunks(len(targets_N), len(weight_VH)):
             logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
             top, log_sum, log_probs_N[rows], entropy_N[rows] = log_partition(logits, targets_N[rows], shard)
@@ -54,7 +56,7 @@ class _HeadLogProbs(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, Tensor, None, None, None]:
         hidden_NH, weight_VH, targets_N, log_z_N, entropy_N = ctx.saved_tensors
         grad_hidden_NH = torch.empty_like(hidden_NH)
-        grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32)
+        grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
         for rows in chunks(len(targets_N), len(weight_VH)):
             logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), ctx.temperature, ctx.shard)
             own = [None if gradient_N is None else gradient_N[rows] for gradient_N in gradients]

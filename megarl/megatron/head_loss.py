@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megarl.megatron.log_probs import VocabularyShard, chunks, log_partition, scaled_logits, softmax_gradient
+from megarl.megatron.log_probs import VocabularyShard, chunks, log_partition, scaled_logits, softmax_gradient, wide
 
 TokenLoss = Callable[[Tensor, Tensor, slice], Tensor]
 """Log-probs [n] and entropies [n] of some tokens, and which of all tokens they are, to their summed loss."""
@@ -52,9 +52,9 @@ def _run(
     token_loss: TokenLoss,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Loss, and its gradients by hidden states and, in fp32, by the weight."""
-    loss = hidden_NH.new_zeros((), dtype=torch.float32)
+    loss = hidden_NH.new_zeros((), dtype=wide(hidden_NH.dtype))
     grad_hidden_NH = torch.empty_like(hidden_NH)
-    grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32)
+    grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
     for rows in chunks(len(targets_N), len(weight_VH)):
         logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
         _, log_sum, log_probs, entropy = log_partition(logits, targets_N[rows], shard)
@@ -73,7 +73,7 @@ def _run(
 
 def add_product(total_VH: Tensor, grad_NV: Tensor, hidden_NH: Tensor) -> None:
     """Adds grad^T hidden to an fp32 sum, without a second copy of its size where the dtypes allow."""
-    if grad_NV.dtype == torch.float32:
+    if grad_NV.dtype == total_VH.dtype:
         total_VH.addmm_(grad_NV.t(), hidden_NH)
     else:
         total_VH += grad_NV.t() @ hidden_NH

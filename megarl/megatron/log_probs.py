@@ -49,7 +49,7 @@ class VocabularyShard:
 def token_log_probs(
     logits_NV: Tensor, targets_N: Tensor, temperature: float, shard: VocabularyShard
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob of each target and entropy of each distribution, both in nats and fp32, with gradients.
+    """Log-prob of each target and entropy of each distribution, both in nats and fp32 (fp64 of fp64), with gradients.
 
     Args:
         logits_NV: this rank's columns of the logits, any floating dtype.
@@ -66,12 +66,17 @@ def token_log_probs(
     return log_probs_N, entropy_N
 
 
-def scaled_logits(logits_NV: Tensor, temperature: float, shard: VocabularyShard) -> Tensor:
-    """One chunk's logits in fp32, over the temperature and without what pads the vocabulary.
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """What logits of this dtype are worked through in: fp32, or fp64 for fp64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
-    May write into an fp32 argument.
+
+def scaled_logits(logits_NV: Tensor, temperature: float, shard: VocabularyShard) -> Tensor:
+    """One chunk's logits in the wide dtype, over the temperature and without what pads the vocabulary.
+
+    May write into an argument of that dtype.
     """
-    scaled = logits_NV.float()
+    scaled = logits_NV.to(wide(logits_NV.dtype))
     if temperature != 1.0:
         scaled = scaled.div_(temperature)
     if shard.valid < scaled.shape[-1]:
@@ -164,9 +169,11 @@ class _TokenLogProbs(torch.autograd.Function):
     def forward(
         ctx: Any, logits_NV: Tensor, targets_N: Tensor, temperature: float, shard: VocabularyShard
     ) -> tuple[Tensor, Tensor]:
-        log_z_N, log_probs_N, entropy_N = (logits_NV.new_empty(len(targets_N), dtype=torch.float32) for _ in range(3))
+        log_z_N, log_probs_N, entropy_N = (
+            logits_NV.new_empty(len(targets_N), dtype=wide(logits_NV.dtype)) for _ in range(3)
+        )
         for rows in chunks(*logits_NV.shape):
-            logits = scaled_logits(logits_NV[rows].to(torch.float32, copy=True), temperature, shard)
+            logits = scaled_logits(logits_NV[rows].to(wide(logits_NV.dtype), copy=True), temperature, shard)
             top, log_sum, log_probs_N[rows], entropy_N[rows] = log_partition(logits, targets_N[rows], shard)
             log_z_N[rows] = top + log_sum
         ctx.save_for_backward(logits_NV, targets_N, log_z_N, entropy_N)
@@ -179,7 +186,7 @@ class _TokenLogProbs(torch.autograd.Function):
         logits_NV, targets_N, log_z_N, entropy_N = ctx.saved_tensors
         grad_NV = torch.empty_like(logits_NV)
         for rows in chunks(*logits_NV.shape):
-            logits = scaled_logits(logits_NV[rows].to(torch.float32, copy=True), ctx.temperature, ctx.shard)
+            logits = scaled_logits(logits_NV[rows].to(wide(logits_NV.dtype), copy=True), ctx.temperature, ctx.shard)
             own = [None if gradient_N is None else gradient_N[rows] for gradient_N in gradients]
             grad_NV[rows] = softmax_gradient(
                 logits, targets_N[rows], log_z_N[rows], entropy_N[rows], own[0], own[1], ctx.temperature, ctx.shard

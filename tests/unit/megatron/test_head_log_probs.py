@@ -160,6 +160,32 @@ def test_exact_kl(temperature: float, tokens: int, chunk: int, scale: float, mon
     assert (gradients[1][VOCAB:] == 0).all()
 
 
+@pytest.mark.parametrize("scale", [0.01, 0.1, 1.0, 6.0], ids=["ratio 1", "e^+-1", "far", "log-ratios of 40"])
+def test_in_float64_values_and_gradients_are_those_of_the_formulas(scale: float) -> None:
+    """To 1e-6, of which fp64 needs nothing: what fp32 adds to it is rounding alone."""
+    it = case(7, scale, torch.float64)
+    hidden, weight = (x.detach().requires_grad_() for x in (it.hidden, it.weight))
+    log_p = exact_log_softmax(hidden, weight, 0.6)
+    log_q = exact_log_softmax(it.reference_hidden, it.reference_weight, 0.6)
+    formulas = (
+        log_p.gather(-1, it.targets[:, None])[:, 0],
+        -(log_p.exp() * log_p).sum(-1),
+        (log_p.exp() * (log_p - log_q)).sum(-1),
+    )
+    ours = (
+        *head_log_probs(it.hidden, it.weight, it.targets, 0.6, SHARD),
+        exact_kl(it.hidden, it.weight, it.reference_hidden, it.reference_weight, 0.6, SHARD),
+    )
+    for got, wanted in zip(ours, formulas, strict=True):
+        assert got.dtype == torch.float64
+        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-12)
+        by_ours = torch.autograd.grad((it.log_prob_weights * got).sum(), (it.hidden, it.weight), retain_graph=True)
+        by_formula = torch.autograd.grad((it.log_prob_weights * wanted).sum(), (hidden, weight), retain_graph=True)
+        for gradient, exact in zip(by_ours, by_formula, strict=True):
+            # relative to the largest entry: others are sums of its size that cancel
+            assert (gradient - exact).abs().max() <= 1e-6 * exact.abs().max()
+
+
 def test_exact_kl_is_never_negative_and_0_from_itself() -> None:
     it = case(200)
     near = it.weight.detach() + 1e-5 * torch.randn(it.weight.shape, generator=torch.Generator().manual_seed(1))
