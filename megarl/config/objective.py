@@ -14,7 +14,7 @@ class ObjectiveConfig:
     clip_low: Optional[float] = key(None, "The ratio is clipped below at 1 - clip_low.", low=0, high=1)
     clip_high: Optional[float] = key(None, "The ratio is clipped above at 1 + clip_high.", low=0)
     dual_clip: Optional[float] = key(
-        None, "Largest ratio that a token with a negative advantage pays for (ppo).", above=1
+        None, "Largest ratio that a token with a negative advantage pays for (ppo, grpo, dapo, dr_grpo).", above=1
     )
     ratio_low: Optional[float] = key(None, "Smallest ratio that keeps its gradient (k2_5).", low=0, high=1)
     ratio_high: Optional[float] = key(None, "Largest ratio that keeps its gradient (k2_5).", low=1)
@@ -47,7 +47,9 @@ class ObjectiveConfig:
 class KLConfig:
     """The pull towards the reference, which is the policy that RL starts from."""
 
-    coefficient: float = key(0.001, "Weight of the KL estimate, per nat a token; 0 only measures it.", low=0)
+    coefficient: float = key(
+        0.001, "Weight of the KL estimate, per nat a token; 0 only measures the KL of the sampled tokens.", low=0
+    )
     estimator: str = key(
         "k3",
         "k1, k2 or k3 of the sampled token, or 'full', over the whole vocabulary; see docs/objectives.md.",
@@ -93,7 +95,7 @@ class EntropyConfig:
     alarm_clip_factor: float = key(
         1.1, "raise_clip: what clip_high is multiplied by each step that the alarm goes off.", above=1
     )
-    alarm_clip_max: Optional[float] = key(None, "raise_clip: largest clip_high.", above=0)
+    alarm_clip_max: Optional[float] = key(None, "Largest clip_high, which alarm_action=raise_clip needs.", above=0)
 
 
 @dataclass

@@ -8,6 +8,13 @@ from torch import Tensor
 
 from megarl.objectives.batch import Objective, ObjectiveOutput, Selects, TokenBatch, is_token_local
 
+_RUNS_OWN = (
+    *("reward/", "response/", "rollout/", "policy/", "kl/", "correction/", "covariance/", "drift/", "critic/", "moe/"),
+    *("seconds/", "tokens_per_s/", "sft/"),
+)
+_AN_OBJECTIVES = ("policy/clip_share",)
+"""What a run's own metrics begin with, and the one name among them that is an objective's to give."""
+
 OPTIONAL = tuple(field.name for field in fields(TokenBatch) if field.default is None)
 """Names that an objective may need."""
 
@@ -70,8 +77,8 @@ class CheckedObjective:
 
     def _check_metrics(self, metrics: Mapping[str, object]) -> None:
         for name, pair in metrics.items():
-            if name == "loss":
-                raise ValueError(f"{self.name} returned a metric named loss, which is the whole loss's; rename it")
+            if name in ("loss", "lr") or (name.startswith(_RUNS_OWN) and name not in _AN_OBJECTIVES):
+                raise ValueError(f"{self.name} returned a metric named {name}, which is the run's own; rename it")
             parts = pair if isinstance(pair, tuple) else ()
             if len(parts) != 2 or not all(isinstance(part, Tensor) and part.dim() == 0 for part in parts):
                 raise TypeError(f"{self.name} returned the metric {name} as no pair of scalar tensors, (sum, count)")

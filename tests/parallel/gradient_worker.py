@@ -32,6 +32,9 @@ ROWS, CONSTANT = 8, 12
 TEMPERATURE = 0.8
 OBJECTIVE_MODES = [(name, "token_mean") for name in OBJECTIVES] + [("ppo", mode) for mode in MODES]
 OBJECTIVE_MODES += [("exact KL", "token_mean"), ("gspo", "seq_mean_token_mean"), ("k2_5", "seq_mean_token_sum_norm")]
+WHOLE, MIXED = "rows 8", "packed 24 shuffled"
+"""Labels of the micro-batches under which every objective has every mode."""
+EVERY = [(name, mode) for name in OBJECTIVES for mode in MODES]
 
 
 def fixed_batch() -> TrainBatch:
@@ -71,7 +74,8 @@ def gradients(rank: int, world_size: int, args: dict[str, Any], result_dir: Path
         policy = Policy(recipe, layout, VOCAB)
         for label in args["micro_batches"]:
             size = micro_batch_size(label)
-            for name, mode in OBJECTIVE_MODES:
+            more = [pair for pair in EVERY if pair not in OBJECTIVE_MODES] if label in (WHOLE, MIXED) else []
+            for name, mode in OBJECTIVE_MODES + more:
                 policy.load(random_weights(recipe.model, VOCAB, seed=3))
                 gradient = _gradient(policy, name, mode, size, shuffled="shuffled" in label)
                 results[f"{layout_name} {label} {name} {mode}"] = gradient

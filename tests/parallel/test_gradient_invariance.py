@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from tests.parallel.gradient_worker import OBJECTIVE_MODES
+from tests.parallel.gradient_worker import EVERY, MIXED, OBJECTIVE_MODES, WHOLE
 from tests.parallel.world import run_world
 
 pytestmark = pytest.mark.parallel
@@ -18,10 +18,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "pp2": {"pipeline": 2},
     "cp2": {"context": 2},
 }
-WHOLE = "rows 8"
-ALONE = ("rows 2", "rows 1", "packed 24", "packed 40", "packed 24 shuffled")
+ALONE = ("rows 2", "rows 1", "packed 24", "packed 40", MIXED)
 """Micro-batches of world size 1, beside the whole batch at once. The longest row has 17 tokens."""
-SPLIT = ("rows 4", "rows 1", "packed 24", "packed 24 shuffled")
+SPLIT = ("rows 4", "rows 1", "packed 24", MIXED)
 """Micro-batches of two ranks."""
 
 
@@ -64,6 +63,15 @@ def test_layouts(
     """Data, tensor, sequence, pipeline and context parallelism."""
     for micro_batches in SPLIT:
         assert_same(split[f"{layout} {micro_batches} {name} {mode}"], alone[f"one {WHOLE} {name} {mode}"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "mode"), EVERY)
+def test_every_objective_under_every_mode(
+    layout: str, name: str, mode: str, alone: dict[str, dict[str, Tensor]], split: dict[str, dict[str, Tensor]]
+) -> None:
+    """Packed in another order, on two ranks: all of the above at once."""
+    assert_same(split[f"{layout} {MIXED} {name} {mode}"], alone[f"one {WHOLE} {name} {mode}"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -61,6 +61,8 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "a number": (output(lambda b: 1.0), ValueError, "a loss of a float, not one term a token"),
     "no gradient": (output(lambda b: fine(b).detach()), ValueError, "a loss without a gradient"),
     "the loss's own name": (output(fine, loss=(ONE, ONE)), ValueError, "a metric named loss"),
+    "a name of the run's": (output(fine, **{"reward/mean": (ONE, ONE)}), ValueError, "a metric named reward/mean"),
+    "the gradient norm's": (output(fine, **{"policy/grad_norm": (ONE, ONE)}), ValueError, "named policy/grad_norm"),
     "a metric without a count": (output(fine, share=ONE), TypeError, "the metric share as no pair of scalar tensors"),
     "a metric of numbers": (output(fine, share=(1.0, 2)), TypeError, "the metric share as no pair"),
     "a metric a token": (output(fine, share=(torch.ones(2, 3), ONE)), TypeError, "the metric share as no pair"),
