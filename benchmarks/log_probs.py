@@ -13,7 +13,6 @@ The loss is GRPO's clipped surrogate, token mean, one response a row of 512 toke
 import argparse
 import importlib.util
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -78,6 +77,12 @@ def run(
     return loss.item()
 
 
+def resident(field: str) -> int:
+    """Bytes of this process in memory: now (VmRSS), or at most since the peak was reset (VmHWM)."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return 1024 * int(line.split()[1])
+
+
 def measure(way: str, tokens: int, hidden: int, vocabulary: int, repeats: int) -> dict[str, float]:
     """Seconds (the least of the repeats), bytes beyond the inputs, and the loss and gradient that it gave."""
     generator = torch.Generator().manual_seed(0)
@@ -89,18 +94,20 @@ def measure(way: str, tokens: int, hidden: int, vocabulary: int, repeats: int) -
     # imports and the threads' buffers are nobody's memory
     run(way, hidden_NH[:RESPONSE], weight_VH[:64], targets_N[:RESPONSE] % 64, old_N[:RESPONSE], advantages_N[:RESPONSE])
     hidden_NH.grad = weight_VH.grad = None
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident("VmRSS")
+    # Linux forgets the peak so far
+    Path("/proc/self/clear_refs").write_text("5")
     seconds = []
     for _ in range(repeats):
         hidden_NH.grad = weight_VH.grad = None
         begin = time.perf_counter()
         loss = run(way, hidden_NH, weight_VH, targets_N, old_N, advantages_N)
         seconds.append(time.perf_counter() - begin)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = resident("VmHWM")
     assert hidden_NH.grad is not None and weight_VH.grad is not None
     return {
         "seconds": min(seconds),
-        "bytes": 1024.0 * (peak - before),
+        "bytes": float(peak - before),
         "loss": loss,
         "gradient_norm": hidden_NH.grad.double().norm().item() + weight_VH.grad.double().norm().item(),
     }

@@ -143,18 +143,18 @@ def softmax_gradient(
         temperature: divided the logits.
         shard: which columns these are.
     """
-    if grad_log_probs_N is None:
-        grad_log_probs_N = torch.zeros_like(log_z_N)
+    # over the temperature here, on [N], and not on [N, V] at the end
+    by_log_probs_N = torch.zeros_like(log_z_N) if grad_log_probs_N is None else grad_log_probs_N / -temperature
     log_p_NV = logits_NV.sub_(log_z_N[:, None])
     # d log p_target = onehot - p;  d entropy = -p (log p + H)
     if grad_entropy_N is None:
-        grad_NV = log_p_NV.exp_().mul_(grad_log_probs_N[:, None])
+        grad_NV = log_p_NV.exp_().mul_(by_log_probs_N[:, None])
     else:
-        factor_NV = (log_p_NV + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_log_probs_N[:, None])
+        by_entropy_N = grad_entropy_N / -temperature
+        factor_NV = (log_p_NV + entropy_N[:, None]).mul_(by_entropy_N[:, None]).add_(by_log_probs_N[:, None])
         grad_NV = log_p_NV.exp_().mul_(factor_NV)
     columns_N, mine_N = _local_targets(targets_N, shard)
-    grad_NV.scatter_add_(-1, columns_N[:, None], -grad_log_probs_N.where(mine_N, 0.0)[:, None])
-    return grad_NV.div_(-temperature)
+    return grad_NV.scatter_add_(-1, columns_N[:, None], -by_log_probs_N.where(mine_N, 0.0)[:, None])
 
 
 def _local_targets(targets_N: Tensor, shard: VocabularyShard) -> tuple[Tensor, Tensor]:
