@@ -34,41 +34,10 @@ def head_loss(
         shard: which columns of the vocabulary the weight's rows are.
         token_loss: called once a chunk, in order.
     """
-    if not torch.is_grad_enabled():
-        loss, _, _ = _run(hidden_NH, weight_VH, targets_N, temperature, shard, token_loss)
-        return loss
     total: Tensor = _HeadLoss.apply(  # type: ignore[no-untyped-call]
         hidden_NH, weight_VH, targets_N, temperature, shard, token_loss
     )
     return total
-
-
-def _run(
-    hidden_NH: Tensor,
-    weight_VH: Tensor,
-    targets_N: Tensor,
-    temperature: float,
-    shard: VocabularyShard,
-    token_loss: TokenLoss,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, and its gradients by hidden states and, in fp32, by the weight."""
-    loss = hidden_NH.new_zeros((), dtype=wide(hidden_NH.dtype))
-    grad_hidden_NH = torch.empty_like(hidden_NH)
-    grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
-    for rows in chunks(len(targets_N), len(weight_VH)):
-        logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
-        _, log_sum, log_probs, entropy = log_partition(logits, targets_N[rows], shard)
-        with torch.enable_grad():
-            leaves = (log_probs.detach().requires_grad_(), entropy.detach().requires_grad_())
-            chunk_loss = token_loss(*leaves, rows)
-        by_log_probs, by_entropy = torch.autograd.grad(chunk_loss, leaves, allow_unused=True)
-        loss += chunk_loss.detach()
-        grad = softmax_gradient(
-            logits, targets_N[rows], log_sum, entropy, by_log_probs, by_entropy, temperature, shard
-        ).to(hidden_NH.dtype)
-        torch.mm(grad, weight_VH, out=grad_hidden_NH[rows])
-        add_product(grad_weight_VH, grad, hidden_NH[rows])
-    return loss, grad_hidden_NH, grad_weight_VH
 
 
 def add_product(total_VH: Tensor, grad_NV: Tensor, hidden_NH: Tensor) -> None:
@@ -90,7 +59,22 @@ class _HeadLoss(torch.autograd.Function):
         shard: VocabularyShard,
         token_loss: TokenLoss,
     ) -> Tensor:
-        loss, grad_hidden_NH, grad_weight_VH = _run(hidden_NH, weight_VH, targets_N, temperature, shard, token_loss)
+        loss = hidden_NH.new_zeros((), dtype=wide(hidden_NH.dtype))
+        grad_hidden_NH = torch.empty_like(hidden_NH)
+        grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
+        for rows in chunks(len(targets_N), len(weight_VH)):
+            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
+            _, log_sum, log_probs, entropy = log_partition(logits, targets_N[rows], shard)
+            with torch.enable_grad():
+                leaves = (log_probs.detach().requires_grad_(), entropy.detach().requires_grad_())
+                chunk_loss = token_loss(*leaves, rows)
+            by_log_probs, by_entropy = torch.autograd.grad(chunk_loss, leaves, allow_unused=True)
+            loss += chunk_loss.detach()
+            grad = softmax_gradient(
+                logits, targets_N[rows], log_sum, entropy, by_log_probs, by_entropy, temperature, shard
+            ).to(hidden_NH.dtype)
+            torch.mm(grad, weight_VH, out=grad_hidden_NH[rows])
+            add_product(grad_weight_VH, grad, hidden_NH[rows])
         ctx.save_for_backward(grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype))
         return loss
 
