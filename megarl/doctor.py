@@ -79,8 +79,8 @@ def packages() -> list[Finding]:
         ("megatron-core", "the trainer's model and optimizer", _INSTALL, True),
         ("transformers", "tokenizers and the Hugging Face weight layout", _INSTALL, True),
         ("transformer-engine", "fused and FP8 layers on GPUs", _extra("te"), False),
-        ("vllm", "nothing yet, as rollout.engine is only embedded", "no need of it", False),
-        ("sglang", "nothing yet, as rollout.engine is only embedded", "no need of it", False),
+        ("vllm", "rollouts on vLLM servers", "see docs/engines.md: a CPU and a GPU take different packages", False),
+        ("sglang", "nothing yet: rollout.engine is embedded or vllm", "no need of it", False),
         ("reasoning-gym", "generated tasks with scorers", _extra("reasoning-gym"), False),
         ("wandb", "metrics on Weights & Biases", _extra("wandb"), False),
     )

@@ -59,9 +59,14 @@ _ICEPOP = ("rl.correction.weighting", _one_of("icepop"), "set rl.correction.weig
 _16_BIT = ("precision.dtype", _one_of("bf16", "fp16"), "set precision.dtype=bf16")
 _FP8 = ("precision.fp8.recipe", lambda recipe: recipe != "none", "choose a precision.fp8.recipe")
 _DELAYED = ("precision.fp8.recipe", _one_of("delayed"), "set precision.fp8.recipe=delayed")
+_SERVED = ("rollout.engine", lambda engine: engine != "embedded", "set rollout.engine=vllm")
+_DISK = ("sync.transport", _one_of("disk"), "set sync.transport=disk")
 _RAISED = ("rl.entropy.alarm_action", _one_of("raise_clip"), "set rl.entropy.alarm_action=raise_clip")
 
 READ_WITH = (
+    ReadWith("sync.folder", *_DISK),
+    ReadWith("engine", *_SERVED),
+    ReadWith("sync", *_SERVED),
     *(ReadWith(f"model.{name}", *_ROPE) for name in _ROPE_KEYS),
     *(ReadWith(name, *_EXPERTS) for name in _EXPERT_KEYS),
     ReadWith("precision.fp32_head", *_16_BIT),

@@ -9,7 +9,11 @@ from megarl.config.fields import key
 class RolloutConfig:
     """The engine and how it samples. The trainer's log-probs use the same temperature."""
 
-    engine: str = key("embedded", "The rollout engine.", choices=("embedded",))
+    engine: str = key(
+        "embedded",
+        "The rollout engine: 'embedded' generates in the trainer's processes, 'vllm' on servers.",
+        choices=("embedded", "vllm"),
+    )
     temperature: float = key(1.0, "Sampling temperature; logits are divided by it.", above=0)
     max_new_tokens: int = key(64, "Longest response, in tokens, end token included.", low=1)
     max_batch_size: int = key(2048, "Responses that the embedded engine decodes at once, a process.", low=1)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from megarl.config.data import DataConfig, RewardConfig
+from megarl.config.engine import EngineConfig, SyncConfig
 from megarl.config.fields import key
 from megarl.config.model import ModelConfig, ParallelConfig, TokenizerConfig
 from megarl.config.output import CheckpointConfig, ObserveConfig
@@ -32,6 +33,8 @@ class Recipe:
     sft: SFTConfig = field(default_factory=SFTConfig)
     rl: RLConfig = field(default_factory=RLConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    sync: SyncConfig = field(default_factory=SyncConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)

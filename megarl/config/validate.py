@@ -2,6 +2,7 @@
 
 from megarl.config.check_correction import CORRECTION_CHECKS
 from megarl.config.check_data import DATA_CHECKS
+from megarl.config.check_engine import ENGINE_CHECKS
 from megarl.config.check_entropy import ENTROPY_CHECKS
 from megarl.config.check_model import MODEL_CHECKS
 from megarl.config.check_moe import MOE_CHECKS
@@ -18,7 +19,8 @@ def validate(recipe: Recipe) -> None:
     Raises:
         RecipeError: for the first contradiction found, naming the key to change.
     """
+    generation = ENGINE_CHECKS
     run_and_data = (*UNREAD_CHECKS, *MODEL_CHECKS, *MOE_CHECKS, *PRECISION_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS)
     policy_loss = (*OBJECTIVE_CHECKS, *CORRECTION_CHECKS, *ENTROPY_CHECKS)
-    for check in (*run_and_data, *policy_loss):
+    for check in (*run_and_data, *generation, *policy_loss):
         check(recipe)

@@ -17,7 +17,7 @@ from megarl.megatron.micro_batches import micro_batch_size
 from megarl.megatron.schedule import Update
 from megarl.observe.samples import Sample
 from megarl.platform.platform import current
-from megarl.sync.in_process import push_weights
+from megarl.rollout.engine import EngineError
 
 
 def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
@@ -40,7 +40,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         state.problems_drawn += rollouts.problems_drawn
         state.weight_version += 1
         with timed(seconds, "sync"):
-            push_weights(run.policy, run.engine, state.weight_version)
+            _sync(run)
     metrics = {
         **rollout_metrics(rollouts),
         "response/untrained_share": 1 - batch.mask_BT.any(dim=1).float().mean().item(),
@@ -109,6 +109,20 @@ def _update(run: Run, batch: TrainBatch) -> list[Update]:
         )
         updates.append(replace(update, metrics={**update.metrics, **covariance}))
     return updates
+
+
+def _sync(run: Run) -> None:
+    """Gives the engine the weights. Collective.
+
+    Raises:
+        EngineError: the engine is gone for good; the state after this step was saved.
+    """
+    try:
+        run.sync.push(run.state.weight_version)
+    except EngineError:
+        run.state.step += 1
+        run.save()
+        raise
 
 
 def steered(run: Run, coefficient: float, kl: float | None) -> float:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,12 @@ from megarl.objectives.registry import build_objective
 from megarl.platform.platform import current
 from megarl.rewards.registry import build_reward
 from megarl.rewards.reward import Reward
-from megarl.rollout.build import build_engine
-from megarl.rollout.distribute import generate_on_all_ranks
-from megarl.rollout.engine import Engine
+from megarl.rollout.build import build_engine, build_fleet
+from megarl.rollout.distribute import generate_at_servers, generate_on_all_ranks
+from megarl.rollout.engine import Engine, EngineError
+from megarl.rollout.fleet import Fleet
 from megarl.rollout.types import Completion, Request, SamplingParams
+from megarl.sync.push import LocalSync, ServedSync, build_sync
 
 
 @dataclass
@@ -52,7 +55,8 @@ class Run:
     reward: Reward
     objective: Objective
     policy: Policy
-    engine: Engine
+    engine: Engine | None
+    sync: LocalSync | ServedSync
     store: CheckpointStore
     journal: Journal
     stop: StopFlag
@@ -106,14 +110,33 @@ class Run:
 
         Raises:
             Stopped: see `heed_stop`.
+            EngineError: the engine is gone for good; the state was saved.
         """
         at_once = self.recipe.rollout.max_batch_size * self.layout.world_size
         completions: list[Completion] = []
         for begin in range(0, len(requests), at_once):
             self.heed_stop()
-            part = requests[begin : begin + at_once]
-            completions += generate_on_all_ranks(self.engine, part, sampling, self.layout.rank, self.layout.world_size)
+            try:
+                completions += self._generated(requests[begin : begin + at_once], sampling)
+            except EngineError:
+                # the weights are those of the state, as they are where a stop is heeded
+                self.save()
+                raise
         return completions
+
+    def _generated(self, requests: Sequence[Request], sampling: SamplingParams) -> list[Completion]:
+        rank, world_size = self.layout.rank, self.layout.world_size
+        if self.recipe.rollout.engine == "embedded":
+            assert self.engine is not None
+            return generate_on_all_ranks(self.engine, requests, sampling, rank, world_size)
+        again = partial(self.sync.push, self.state.weight_version)
+        return generate_at_servers(self.engine, requests, sampling, world_size, again)
+
+    def close(self) -> None:
+        """Ends the servers that the run started, and removes what went between them and the trainer."""
+        self.sync.close()
+        if isinstance(self.engine, Fleet):
+            self.engine.close()
 
     def response_text(self, completion: Completion) -> str:
         """The response as text, without its end token."""
@@ -158,6 +181,9 @@ def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) 
     vocab_size = len(tokenizer)
     # a user's own objective may not take what goes around it: refused before a model is built
     build_policy_loss(recipe, recipe.rl.kl.coefficient)
+    # servers come up while the trainer's own parts are built
+    engine = _build_engine(recipe, layout, vocab_size, journal)
+    policy = Policy(recipe, layout, vocab_size)
     return Run(
         recipe=recipe,
         layout=layout,
@@ -165,12 +191,19 @@ def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) 
         tokenizer=tokenizer,
         reward=build_reward(recipe),
         objective=build_objective(recipe.rl.objective),
-        policy=Policy(recipe, layout, vocab_size),
-        engine=build_engine(recipe, vocab_size),
+        policy=policy,
+        engine=engine,
+        sync=build_sync(recipe, policy, engine),
         store=CheckpointStore(Path(recipe.output_dir) / CHECKPOINTS, recipe.checkpoint.keep),
         journal=journal,
         stop=stop,
     )
+
+
+def _build_engine(recipe: Recipe, layout: Layout, vocab_size: int, journal: Journal) -> Engine | None:
+    if recipe.rollout.engine == "embedded":
+        return build_engine(recipe, vocab_size)
+    return build_fleet(recipe, vocab_size, journal.note) if layout.is_main else None
 
 
 def facts() -> dict[str, Any]:

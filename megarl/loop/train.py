@@ -21,7 +21,6 @@ from megarl.megatron.models import FAMILIES
 from megarl.megatron.world import join_world, leave_world
 from megarl.observe.files import write_json_atomic
 from megarl.observe.summary import write_summary
-from megarl.sync.in_process import push_weights
 
 EVALUATIONS_FILE = "evaluations.json"
 FINAL_MODEL = "model"
@@ -41,9 +40,12 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
     try:
         with Journal(recipe, is_main=layout.is_main) as journal:
             run = build_run(recipe, layout, journal, stop)
-            start(run)
-            stop.defer(recipe.checkpoint.stop_grace_s)
-            _run_phases(run)
+            try:
+                start(run)
+                stop.defer(recipe.checkpoint.stop_grace_s)
+                _run_phases(run)
+            finally:
+                run.close()
         if layout.is_main:
             write_summary(run.folder)
             names = "picture summary.png, rollouts samples.jsonl, policy model/"
@@ -97,7 +99,7 @@ def _warm_start(run: Run) -> None:
 def _reinforce(run: Run) -> None:
     config, state = run.recipe.rl, run.state
     begin_reference(run)
-    push_weights(run.policy, run.engine, state.weight_version)
+    run.sync.push(state.weight_version)
     _evaluate_once(run, "before")
     run.journal.begin("rl", config.steps, state.step)
     idle = 0

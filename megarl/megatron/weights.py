@@ -87,6 +87,28 @@ def export_weights(
                 yield from zip(mapping.hf_names, split, strict=True)
 
 
+def export_specs(
+    stages: Sequence[torch.nn.Module], model: ModelConfig, vocab_size: int
+) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
+    """Name, shape and dtype of each tensor that `export_weights` gives, in its order. Collective; moves no weights."""
+    shapes = {name: shape for name, shape, _ in FAMILIES[model.family].tensor_shapes(model, vocab_size)}
+    local = dict(_parameters(stages))
+    dtypes = {name: whole_precision(parameter).dtype for name, parameter in local.items()}
+    held: list[dict[str, torch.dtype]] = [dtypes]
+    if parallel_state.get_pipeline_model_parallel_world_size() > 1:
+        held = [{} for _ in range(parallel_state.get_pipeline_model_parallel_world_size())]
+        dist.all_gather_object(held, dtypes, group=parallel_state.get_pipeline_model_parallel_group())
+    specs = []
+    for stage in held:
+        for name, dtype in stage.items():
+            if name == "output_layer.weight" and model.tie_embeddings:
+                continue
+            for one in names_of_ranks(name, model.moe.num_experts):
+                for hf_name in FAMILIES[model.family].mapping(one, model).hf_names:
+                    specs.append((hf_name, shapes[hf_name], dtype))
+    return specs
+
+
 def random_weights(model: ModelConfig, vocab_size: int, seed: int) -> ReadTensor:
     """Reads a random initialisation; each tensor has its own generator, so every layout starts from the same."""
     shapes = {name: (shape, std) for name, shape, std in FAMILIES[model.family].tensor_shapes(model, vocab_size)}

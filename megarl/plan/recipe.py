@@ -131,8 +131,10 @@ def _batch(recipe: Recipe, sequences: int, size: int, budget: int | None, longes
     return Batch(size, longest, longest, trained=trained, count=sequences // (parallel.data * size))
 
 
-def _engine(recipe: Recipe) -> Engine:
-    """The embedded engine at its largest batch, of training or of evaluation."""
+def _engine(recipe: Recipe) -> Engine | None:
+    """The embedded engine at its largest batch, of training or of evaluation; servers have GPUs of their own."""
+    if recipe.rollout.engine != "embedded":
+        return None
     context = recipe.model.max_position_embeddings
     asked = [recipe.rl.rollouts_per_step] if recipe.rl.steps > 0 else []
     asked.append(recipe.data.eval_prompts * recipe.evaluate.samples_per_prompt)

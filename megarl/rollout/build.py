@@ -1,17 +1,50 @@
 """The engine that the recipe asks for."""
 
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
 from megarl.config.schema import Recipe
 from megarl.megatron.models import FAMILIES
 from megarl.platform.platform import current
 from megarl.rollout.embedded import EmbeddedEngine
-from megarl.rollout.engine import Engine
+from megarl.rollout.fleet import Fleet
+from megarl.rollout.vllm.replica import VllmReplica
 
 
-def build_engine(recipe: Recipe, vocab_size: int) -> Engine:
-    """An engine without weights; `megarl.sync` gives it the trainer's."""
+def build_engine(recipe: Recipe, vocab_size: int) -> EmbeddedEngine:
+    """An engine in this process, without weights; `megarl.sync` gives it the trainer's."""
     return EmbeddedEngine(
         FAMILIES[recipe.model.family].hf_config(recipe.model, vocab_size),
         seed=recipe.seed,
         max_batch_size=recipe.rollout.max_batch_size,
         device=current().device,
+    )
+
+
+def build_fleet(recipe: Recipe, vocab_size: int, note: Callable[[str], None]) -> Fleet:
+    """The recipe's servers, which start in the background. For the main rank alone.
+
+    Args:
+        recipe: says how many, or where they are.
+        vocab_size: tokens.
+        note: is told what a user should know.
+    """
+    folder = Path(recipe.output_dir) / "engine"
+    config = FAMILIES[recipe.model.family].hf_config(recipe.model, vocab_size)
+    if recipe.engine.urls:
+        replicas = [VllmReplica(recipe, folder, url) for url in recipe.engine.urls]
+    else:
+        replicas = []
+        for number in range(recipe.engine.replicas):
+            own = folder / str(number)
+            shutil.rmtree(own, ignore_errors=True)
+            config.save_pretrained(own)
+            replicas.append(VllmReplica(recipe, own))
+    return Fleet(
+        replicas,
+        max_concurrent=recipe.engine.max_concurrent,
+        restarts=recipe.engine.restarts,
+        watch_every_s=recipe.engine.health_timeout_s,
+        note=note,
     )

@@ -1,7 +1,7 @@
-"""The one engine interface."""
+"""The engine interfaces: what generates, and the two ways in which it gets weights."""
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -14,6 +14,13 @@ class Engine(Protocol):
     version: int
     """Version of the weights that it holds; -1 before the first load."""
 
+    def generate(self, requests: Sequence[Request], sampling: SamplingParams) -> list[Completion]:
+        """One completion a request, in their order."""
+
+
+class LocalEngine(Engine, Protocol):
+    """Lives in a trainer's process; every rank has one."""
+
     def load_weights(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Takes every tensor of the model, under Hugging Face names; whatever was cached with the old ones is void.
 
@@ -21,9 +28,59 @@ class Engine(Protocol):
             WeightsError: a tensor is missing, unknown, sent twice or of another shape; the engine then has no weights.
         """
 
-    def generate(self, requests: Sequence[Request], sampling: SamplingParams) -> list[Completion]:
-        """One completion a request, in their order."""
+
+class ServedEngine(Engine, Protocol):
+    """Lives in processes of its own, one or several replicas; the main rank alone talks to them.
+
+    An update is `begin_update`, any number of `receive`, `finish_update`. Each may raise `EngineLost`; the update is
+    then void, and `revive` and a whole update give the engine its weights again.
+    """
+
+    def begin_update(self, transport: Mapping[str, Any]) -> None:
+        """Pauses generation and readies the weights for being replaced. `transport` tells the workers what to read."""
+
+    def receive(self, bucket: Mapping[str, Any], digests_of: Sequence[str] | None = None) -> None:
+        """Has every worker load one bucket, which lies where the transport put it; returns once it may go.
+
+        The workers count digests of the tensors named, or of all.
+        """
+
+    def received_digests(self) -> list[dict[str, str]]:
+        """What each worker counted over the bytes that it received in this update, by tensor."""
+
+    def finish_update(self, version: int) -> list[str]:
+        """Puts the new weights to use under this version, drops what was cached with the old ones, and resumes.
+
+        Returns:
+            The engine's own names of the layers that the update brought nothing for.
+        """
+
+    def revive(self) -> bool:
+        """Starts again what died or hangs, and waits for what is starting; whether there was any. It has no weights.
+
+        Raises:
+            EngineError: it does not come back, or `engine.restarts` is used up.
+        """
+
+    def close(self) -> None:
+        """Ends what it started."""
 
 
 class WeightsError(RuntimeError):
     """The tensors that arrived are not the engine's model."""
+
+
+class EngineError(RuntimeError):
+    """An engine that cannot go on."""
+
+
+class EngineLost(EngineError):  # noqa: N818 - it is no error yet: the run revives the engine
+    """Every replica died or hangs; the run can go on once `revive` and an update have succeeded.
+
+    Attributes:
+        completions: by number of the request, what was done before.
+    """
+
+    def __init__(self, message: str, completions: Mapping[int, Completion] | None = None) -> None:
+        super().__init__(message)
+        self.completions = dict(completions or {})

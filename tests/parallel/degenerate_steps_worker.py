@@ -17,7 +17,6 @@ from megarl.loop.stop import StopFlag
 from megarl.megatron.world import Layout, join_world
 from megarl.rollout.engine import Engine
 from megarl.rollout.types import Completion, Request, SamplingParams
-from megarl.sync.in_process import push_weights
 
 JUNK = (float("nan"), -float("inf"), None)
 
@@ -114,7 +113,7 @@ def _steps(run: Run, plant: str, count: int) -> dict[str, Any]:
     stop_token_id = run.stop_token_id
     plants = {**PLANTS, "end at once": lambda completion: end_at_once(completion, stop_token_id)}
     run.engine = PlantingEngine(run.engine, plants[plant])
-    push_weights(run.policy, run.engine, 0)
+    run.sync.push(0)
     problems = [run.source.training(index) for index in range(run.recipe.rl.prompts_per_step)]
     requests = run.requests(problems, run.recipe.rl.samples_per_prompt, "rl/0")
     completions = run.generate(requests, run.sampling())

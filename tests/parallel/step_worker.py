@@ -13,7 +13,6 @@ from megarl.megatron.batch import pad_batch
 from megarl.megatron.micro_batches import TokenBudget
 from megarl.megatron.world import join_world
 from megarl.platform.platform import current
-from megarl.sync.in_process import push_weights
 
 
 def first_step(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def first_step(rank: int, world_size: int, args: dict[str, Any], result_dir: Pat
     run = build_run(recipe, layout, Journal(recipe, is_main=False), StopFlag())
     start(run)
     begin_reference(run)
-    push_weights(run.policy, run.engine, 0)
+    run.sync.push(0)
     problems = [run.source.training(index) for index in range(4)]
     completions = run.generate(run.requests(problems, 4, "rl/0"), run.sampling())
     batch = pad_batch(

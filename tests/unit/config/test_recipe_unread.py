@@ -75,6 +75,21 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "give model.moe.num_experts above 0, or set parallel.expert_tensor=null.",
         [*WITH_EXPERTS],
     ),
+    "engine.replicas=2": (
+        "engine.replicas=2 is not read with rollout.engine=embedded; "
+        "set rollout.engine=vllm, or set engine.replicas=1.",
+        ["rollout.engine=vllm"],
+    ),
+    "sync.bucket_mib=8": (
+        "sync.bucket_mib=8 is not read with rollout.engine=embedded; "
+        "set rollout.engine=vllm, or set sync.bucket_mib=256.",
+        ["rollout.engine=vllm"],
+    ),
+    "sync.folder=buckets": (
+        "sync.folder=buckets is not read with sync.transport=shared_memory; "
+        "set sync.transport=disk, or set sync.folder=null.",
+        ["rollout.engine=vllm", "sync.transport=disk"],
+    ),
     "rl.routing_replay=experts": (
         "rl.routing_replay=experts is not read with model.moe.num_experts=0; "
         "give model.moe.num_experts above 0, or set rl.routing_replay=none.",

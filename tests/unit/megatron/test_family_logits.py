@@ -20,7 +20,7 @@ from megarl.megatron.world import Layout
 from megarl.objectives import GRPO
 from megarl.rollout import Request, SamplingParams
 from megarl.rollout.build import build_engine
-from megarl.sync.in_process import push_weights
+from megarl.sync.push import LocalSync
 from tests.unit.megatron.hf import hf_model, tensor_names
 from tests.unit.megatron.test_weights_hf import SCALED_ROPE
 from tests.unit.megatron.tiny import VOCAB, noisy_weights, random_batch, tiny_recipe
@@ -106,7 +106,7 @@ def test_engine_and_trainer_agree_before_and_after_a_step(layout: Layout, keys: 
     requests = [Request(f"p{row // 4}", row % 4, tuple(range(1, 4 + row // 4)), "rl/0") for row in range(8)]
     sampling = SamplingParams(temperature=0.8, max_new_tokens=10, stop_token_id=1)
     for version in (0, 1):
-        push_weights(policy, engine, version)
+        LocalSync(policy, engine).push(version)
         completions = engine.generate(requests, sampling)
         prompts, responses = [r.prompt_ids for r in requests], [c.token_ids for c in completions]
         batch = pad_batch(prompts, responses, torch.device("cpu"))

@@ -1,0 +1,60 @@
+"""Recipe sections for engines that are servers, and for how weights reach them."""
+
+from dataclasses import dataclass
+from typing import Optional
+
+from megarl.config.fields import key
+
+
+@dataclass
+class EngineConfig:
+    """The servers behind `rollout.engine`; the embedded engine has none."""
+
+    urls: list[str] = key(
+        factory=list,
+        doc="Servers that run already, such as http://127.0.0.1:8000; where it is empty, the run starts its own.",
+    )
+    replicas: int = key(1, "Servers that the run starts; each holds the whole model.", low=1)
+    tensor: int = key(1, "GPUs, or processes on a CPU, that one server splits the model over.", low=1)
+    dtype: str = key(
+        "auto",
+        "What the servers compute in; 'auto' is the trainer's `precision.dtype`.",
+        choices=("auto", "fp32", "bf16", "fp16"),
+    )
+    max_concurrent: int = key(64, "Requests that one server works on at once; more of them wait here.", low=1)
+    kv_cache_gib: Optional[float] = key(
+        None, "Memory for keys and values, in GiB; null leaves it to the engine on a GPU, and is 1 on a CPU.", above=0
+    )
+    python: Optional[str] = key(
+        None, "Python interpreter of the environment that has the engine; null is the one that runs megarl."
+    )
+    arguments: list[str] = key(factory=list, doc="Further arguments of the server's command line, as they are.")
+    start_timeout_s: float = key(600.0, "Longest wait for a server to come up, in seconds.", above=0)
+    request_timeout_s: float = key(600.0, "Longest wait for one response, in seconds.", above=0)
+    health_timeout_s: float = key(10.0, "A server that says nothing for so many seconds is taken for hung.", above=0)
+    restarts: int = key(3, "Times that a server which died or hangs is started again, in the whole run.", low=0)
+    allow_remote: bool = key(False, "Lets `engine.urls` name other machines; the servers then need a token.")
+    token_variable: str = key(
+        "MEGARL_ENGINE_TOKEN", "Environment variable with the servers' token; no token is ever in a recipe."
+    )
+
+
+@dataclass
+class SyncConfig:
+    """Weights from the trainer to the servers."""
+
+    transport: str = key(
+        "shared_memory",
+        "How the bytes travel: through memory that both processes map, or through a folder that both read.",
+        choices=("shared_memory", "disk"),
+    )
+    folder: Optional[str] = key(None, "Folder for transport=disk; null is one in `output_dir`.")
+    bucket_mib: int = key(
+        256, "Size of a bucket, in MiB; up to two exist at once, and a layer that is larger is one bucket.", low=1
+    )
+    verify: str = key(
+        "sampled",
+        "Digests compared after a sync: 'sampled' compares all after the first sync and after a restart, then a "
+        "sixteenth of the tensors in turn; 'always' compares all each time.",
+        choices=("sampled", "always"),
+    )

@@ -1,0 +1,205 @@
+"""One or several servers as one engine: spreads requests, keeps groups together, outlives a server that dies."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from megarl.rollout.engine import EngineError, EngineLost
+from megarl.rollout.replica import Replica, ServerUnreachableError
+from megarl.rollout.types import Completion, Request, SamplingParams
+
+_TRIES = 3
+"""Of one request at a server that is alive and whose connection failed."""
+
+Result = TypeVar("Result")
+
+
+class Fleet:
+    """Implements `megarl.rollout.engine.ServedEngine`."""
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        *,
+        max_concurrent: int,
+        restarts: int,
+        watch_every_s: float,
+        note: Callable[[str], None],
+    ) -> None:
+        """Starts the servers, and does not wait for them.
+
+        Args:
+            replicas: the servers.
+            max_concurrent: requests that one works on at once.
+            restarts: times that a server is started again, over all.
+            watch_every_s: pause between two questions whether a server still answers, while it generates.
+            note: is told, in a sentence, of what a user should know.
+        """
+        self.version = -1
+        self.lost_requests = 0
+        self._replicas = list(replicas)
+        self._max_concurrent, self._restarts_left, self._watch_every_s = max_concurrent, restarts, watch_every_s
+        self._note = note
+        self._lock = threading.Lock()
+        self._lost: set[int] = set()
+        for replica in self._replicas:
+            replica.start()
+        # not known to be up; `revive` waits for them
+        self._starting = set(range(len(self._replicas)))
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingParams) -> list[Completion]:
+        """See `Engine`.
+
+        Raises:
+            EngineLost: no server is left; it carries what was done.
+        """
+        done: dict[int, Completion] = {}
+        stop_watching = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(stop_watching,), daemon=True)
+        watcher.start()
+        try:
+            while len(done) < len(requests):
+                live = self._live()
+                if not live:
+                    raise EngineLost("no engine is left", done)
+                waiting = [number for number in range(len(requests)) if number not in done]
+                done |= self._round(requests, waiting, live, sampling)
+                lost = len(requests) - len(done)
+                if lost:
+                    self.lost_requests += lost
+                    self._note(f"{lost} responses were lost with their engine and are generated again")
+        finally:
+            stop_watching.set()
+            watcher.join()
+        return [done[number] for number in range(len(requests))]
+
+    def begin_update(self, transport: Mapping[str, Any]) -> None:
+        """See `ServedEngine`."""
+        self.version = -1
+        self._on_all(lambda replica: replica.begin_update(transport))
+
+    def receive(self, bucket: Mapping[str, Any], digests_of: Sequence[str] | None = None) -> None:
+        """See `ServedEngine`."""
+        self._on_all(lambda replica: replica.receive(bucket, digests_of))
+
+    def received_digests(self) -> list[dict[str, str]]:
+        """See `ServedEngine`: of all workers of all servers."""
+        return [worker for workers in self._on_all(lambda replica: replica.received_digests()) for worker in workers]
+
+    def finish_update(self, version: int) -> list[str]:
+        """See `ServedEngine`."""
+        self._on_all(lambda replica: replica.finish_update(version))
+        self.version = version
+        return sorted({name for names in self._on_all(lambda replica: replica.left_out()) for name in names})
+
+    def revive(self) -> bool:
+        """See `ServedEngine`."""
+        for number in sorted(self._lost):
+            if self._restarts_left == 0:
+                raise EngineError(
+                    f"{self._replicas[number].url} is lost, and engine.restarts are used up; its log may say why"
+                )
+            self._restarts_left -= 1
+            self._note(f"{self._replicas[number].url} is lost and is started again")
+            self._replicas[number].end()
+            self._replicas[number].start()
+            self._lost.discard(number)
+            self._starting.add(number)
+            self.version = -1
+        fresh = bool(self._starting)
+        for number in sorted(self._starting):
+            self._replicas[number].wait_until_ready()
+            self._starting.discard(number)
+        return fresh
+
+    def close(self) -> None:
+        """See `ServedEngine`."""
+        for replica in self._replicas:
+            replica.end()
+
+    def _round(
+        self, requests: Sequence[Request], waiting: Sequence[int], live: Sequence[int], sampling: SamplingParams
+    ) -> dict[int, Completion]:
+        """Each waiting request once at the server that it is given to; what a lost server had is left out."""
+        place = _placed([requests[number] for number in waiting], live)
+        with ThreadPoolExecutor(self._max_concurrent * len(live), thread_name_prefix="rollout") as pool:
+            futures = {
+                number: pool.submit(self._generate_at, server, requests[number], sampling)
+                for number, server in zip(waiting, place, strict=True)
+            }
+            try:
+                return {number: done for number, future in futures.items() if (done := future.result()) is not None}
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _generate_at(self, server: int, request: Request, sampling: SamplingParams) -> Completion | None:
+        replica = self._replicas[server]
+        for _ in range(_TRIES):
+            if server in self._lost:
+                return None
+            try:
+                return replica.generate(request, sampling)
+            except ServerUnreachableError as error:
+                if server not in self._lost and not replica.responsive():
+                    self._lose(server, str(error))
+        self._lose(server, f"{_TRIES} tries of one request failed")
+        return None
+
+    def _watch(self, stop: threading.Event) -> None:
+        while not stop.wait(self._watch_every_s):
+            for server in self._live():
+                if not self._replicas[server].responsive() and not stop.is_set():
+                    self._lose(server, "it does not answer")
+
+    def _lose(self, server: int, why: str) -> None:
+        with self._lock:
+            if server in self._lost:
+                return
+            self._lost.add(server)
+        self._note(f"{self._replicas[server].url} is lost: {why}")
+        # ends the connections of all its requests, which would wait for a hung server
+        self._replicas[server].end()
+
+    def _live(self) -> list[int]:
+        return [server for server in range(len(self._replicas)) if server not in self._lost]
+
+    def _on_all(self, call: Callable[[Replica], Result]) -> list[Result]:
+        """The call at every server at once.
+
+        Raises:
+            EngineLost: one of them did not answer, and is lost.
+        """
+        if self._lost:
+            raise EngineLost(f"{self._replicas[min(self._lost)].url} is lost")
+        with ThreadPoolExecutor(len(self._replicas), thread_name_prefix="update") as pool:
+            futures = [pool.submit(call, replica) for replica in self._replicas]
+        unreachable = None
+        for server, future in enumerate(futures):
+            error = future.exception()
+            if isinstance(error, ServerUnreachableError):
+                self._lose(server, str(error))
+                unreachable = error
+            elif error is not None:
+                raise error
+        if unreachable is not None:
+            raise EngineLost(str(unreachable)) from unreachable
+        return [future.result() for future in futures]
+
+
+def _placed(requests: Sequence[Request], servers: Sequence[int]) -> list[int]:
+    """A server for each request: all of a prompt at one, which then reads it once, and at the one with the least."""
+    load = dict.fromkeys(servers, 0)
+    of_prompt: dict[str, int] = {}
+    for name, count in _counted(request.problem_id for request in requests).items():
+        of_prompt[name] = min(load, key=lambda server: load[server])
+        load[of_prompt[name]] += count
+    return [of_prompt[request.problem_id] for request in requests]
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return counts

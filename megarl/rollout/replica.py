@@ -1,0 +1,49 @@
+"""What a fleet asks of one server; each engine implements it once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from megarl.rollout.types import Completion, Request, SamplingParams
+
+
+class Replica(Protocol):
+    """One server. Its methods, but for `start`, may be called from several threads.
+
+    All raise `ServerUnreachableError` where no answer comes, and `EngineError` where the server refuses.
+    """
+
+    url: str
+
+    def start(self) -> None:
+        """Starts the server, on the main thread, or does nothing where it is not the run's own."""
+
+    def wait_until_ready(self) -> None:
+        """Returns once the server answers and is one that the recipe can use."""
+
+    def generate(self, request: Request, sampling: SamplingParams) -> Completion:
+        """One response."""
+
+    def responsive(self) -> bool:
+        """Whether the engine, not only its HTTP front, answers in time."""
+
+    def begin_update(self, transport: Mapping[str, Any]) -> None:
+        """See `ServedEngine`; likewise the next three."""
+
+    def receive(self, bucket: Mapping[str, Any], digests_of: Sequence[str] | None) -> None:
+        """Has every worker load the bucket, and count digests of these tensors (None: of all)."""
+
+    def received_digests(self) -> list[dict[str, str]]:
+        """By worker."""
+
+    def left_out(self) -> list[str]:
+        """The engine's own names of layers that the update brought nothing for."""
+
+    def finish_update(self, version: int) -> None:
+        """See `ServedEngine`."""
+
+    def end(self) -> None:
+        """Ends the server where the run started it, and drops all connections."""
+
+
+class ServerUnreachableError(RuntimeError):
+    """No answer came: the server is gone or hangs, or the way to it does."""

@@ -1,0 +1,65 @@
+"""HTTP to one vLLM server."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+
+from megarl.rollout.engine import EngineError
+from megarl.rollout.replica import ServerUnreachableError
+
+
+class Client:
+    """One server's endpoints. Threads may share it."""
+
+    def __init__(self, url: str, token: str, *, connections: int, timeout_s: float, health_timeout_s: float) -> None:
+        """Args: url: of the server. token: it asks for. connections: at once. The rest: longest waits, in seconds."""
+        self.url = url
+        self._health_timeout_s = health_timeout_s
+        self._http = httpx2.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx2.Timeout(timeout_s, connect=health_timeout_s),
+            # one more, so that its health can be asked while all others wait for responses
+            limits=httpx2.Limits(max_connections=connections + 1, max_keepalive_connections=connections + 1),
+            trust_env=False,
+        )
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None) -> Any:
+        """The answer to a POST, parsed.
+
+        Raises:
+            ServerUnreachableError: none came.
+            EngineError: the server refused.
+        """
+        wait = httpx2.USE_CLIENT_DEFAULT if timeout_s is None else httpx2.Timeout(timeout_s)
+        try:
+            response = self._http.post(path, json=body, timeout=wait)
+        except httpx2.TransportError as error:
+            raise ServerUnreachableError(f"{self.url}{path}: {type(error).__name__} {error}") from error
+        return self._parsed(path, response)
+
+    def get(self, path: str) -> Any:
+        """The answer to a GET, parsed; errors as of `post`, after `health_timeout_s`."""
+        try:
+            response = self._http.get(path, timeout=self._health_timeout_s)
+        except httpx2.TransportError as error:
+            raise ServerUnreachableError(f"{self.url}{path}: {type(error).__name__} {error}") from error
+        return self._parsed(path, response)
+
+    def up(self) -> bool:
+        """Whether the server answers that it is ready."""
+        try:
+            self.get("/health")
+        except (ServerUnreachableError, EngineError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Drops all connections; the server aborts what it was working on for them."""
+        self._http.close()
+
+    def _parsed(self, path: str, response: httpx2.Response) -> Any:
+        if response.status_code != 200:
+            raise EngineError(f"{self.url}{path} answered {response.status_code}: {response.text[:500]}")
+        return response.json() if response.content else None

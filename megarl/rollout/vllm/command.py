@@ -1,0 +1,82 @@
+"""The command line and the environment of a vLLM server."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import megarl
+from megarl.config.schema import Recipe
+from megarl.platform.platform import current
+from megarl.rollout.vllm.guard import TOKEN
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_OF_THE_TRAINER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
+"""Variables of the trainer's world, which the engine would take for its own."""
+
+
+def server_command(recipe: Recipe, model: Path, port: int) -> list[str]:
+    """Arguments of a server on the loopback interface.
+
+    Args:
+        recipe: says how.
+        model: folder with the model's config.json. Weights come from the trainer, so none are read.
+        port: where it listens.
+    """
+    engine = recipe.engine
+    command = [
+        engine.python or sys.executable,
+        # -P: the working folder may hold another thing called megarl
+        *("-P", "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model), "--served-model-name", "policy", "--load-format", "dummy", "--skip-tokenizer-init"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--dtype", engine_dtype(recipe), "--max-model-len", str(recipe.model.max_position_embeddings)),
+        *("--max-num-seqs", str(engine.max_concurrent), "--tensor-parallel-size", str(engine.tensor)),
+        *("--seed", str(recipe.seed)),
+        # every path asks for the token, the endpoints that vLLM itself leaves open included
+        *("--middleware", "megarl.rollout.vllm.guard.RequireToken"),
+        # tokens in, tokens out, with the weights' version of each
+        "--enable-scale-out",
+        # of the distribution that tokens are drawn from: after the temperature, top-k and top-p
+        *("--logprobs-mode", "processed_logprobs"),
+        # the model's own generation_config.json may set sampling defaults; the recipe's are sent with each request
+        *("--generation-config", "vllm"),
+        *("--worker-extension-cls", "megarl.sync.vllm_worker.WorkerExtension"),
+        *("--weight-transfer-config", json.dumps({"backend": "megarl"})),
+        "--disable-uvicorn-access-log",
+    ]
+    if current().name == "cpu":
+        command += ["--enforce-eager", "--block-size", "32"]
+    gib = 1.0 if engine.kv_cache_gib is None and current().name == "cpu" else engine.kv_cache_gib
+    if gib is not None:
+        command += ["--kv-cache-memory-bytes", str(int(gib * 2**30))]
+    return [*command, *engine.arguments]
+
+
+def engine_dtype(recipe: Recipe) -> str:
+    """vLLM's name of what the servers compute in."""
+    own = recipe.engine.dtype
+    return DTYPES[recipe.precision.dtype if own == "auto" else own]
+
+
+def server_environment(inherited: Mapping[str, str], token: str) -> dict[str, str]:
+    """The environment of a server: the trainer's, without what describes the trainer's world, and with its token."""
+    environment = {name: value for name, value in inherited.items() if name not in _OF_THE_TRAINER}
+    environment |= {
+        # this very package, in whatever environment the engine lives
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(megarl.__file__).parents[1]), inherited.get("PYTHONPATH")])
+        ),
+        # the endpoints for weights, pausing and caches
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        TOKEN: token,
+    }
+    if current().name == "cpu":
+        # by itself each server binds its threads to the machine's first cores, and replicas and trainer to the same
+        environment.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        environment.setdefault("OMP_NUM_THREADS", "1")
+    return environment

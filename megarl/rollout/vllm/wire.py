@@ -1,0 +1,94 @@
+"""Requests and responses of vLLM's token endpoint, /inference/v1/generate."""
+
+import base64
+import hashlib
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from megarl.rollout.engine import EngineError
+from megarl.rollout.routing import RoutedExperts
+from megarl.rollout.types import Completion, FinishReason, Request, SamplingParams, VersionSpan
+
+_FINISHED: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+
+
+def to_json(request: Request, sampling: SamplingParams, seed: int, context: int) -> dict[str, Any]:
+    """The request's body.
+
+    Every setting that changes the distribution is in it, so that no default of the server's counts.
+
+    Args:
+        request: what to continue.
+        sampling: how.
+        seed: the recipe's.
+        context: tokens that the model can read.
+    """
+    return {
+        "request_id": request_key(request, seed).hex(),
+        "token_ids": list(request.prompt_ids),
+        "sampling_params": {
+            "n": 1,
+            "temperature": 0.0 if sampling.greedy else sampling.temperature,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "repetition_penalty": 1.0,
+            "max_tokens": min(sampling.max_new_tokens, context - len(request.prompt_ids)),
+            "stop_token_ids": [sampling.stop_token_id],
+            "ignore_eos": True,
+            # 0: of the sampled token alone
+            "logprobs": 0,
+            "seed": int.from_bytes(request_key(request, seed)[:8], "little") >> 1,
+            "detokenize": False,
+            "skip_special_tokens": False,
+        },
+    }
+
+
+def request_key(request: Request, seed: int) -> bytes:
+    """16 bytes that name the request and seed its sampling: the same for it whenever and wherever it runs."""
+    name = f"{seed}/rollout/{request.stream}/{request.problem_id}/{request.sample}"
+    return hashlib.blake2b(name.encode(), digest_size=16).digest()
+
+
+def from_json(request: Request, answer: Mapping[str, Any]) -> Completion:
+    """The completion in a response.
+
+    Raises:
+        EngineError: the answer lacks what the trainer needs.
+    """
+    choice = answer["choices"][0]
+    finish_reason = _FINISHED.get(choice["finish_reason"])
+    if finish_reason is None:
+        raise EngineError(f"the engine ended a response with finish_reason={choice['finish_reason']!r}")
+    token_ids = tuple(choice["token_ids"])
+    entries = choice["logprobs"]["content"]
+    if [entry["token_id"] for entry in entries] != list(token_ids):
+        raise EngineError("the engine's log-probs are of other tokens than its response")
+    return Completion(
+        request=request,
+        token_ids=token_ids,
+        log_probs=tuple(entry["logprob"] for entry in entries),
+        finish_reason=finish_reason,
+        versions=tuple(
+            VersionSpan(int(span["version"]), span["start"], span["end"]) for span in choice["weight_versions"]
+        ),
+        routing=_routing(choice["routed_experts"]),
+    )
+
+
+def _span(span: Mapping[str, Any]) -> VersionSpan:
+    return VersionSpan(int(span["version"]), span["start"], span["end"])
+
+
+def _routing(encoded: str | None) -> RoutedExperts | None:
+    if encoded is None:
+        return None
+    experts_TLK = np.load(io.BytesIO(base64.b64decode(encoded)), allow_pickle=False)
+    return RoutedExperts(torch.from_numpy(experts_TLK.astype(np.int16)))

@@ -1,0 +1,129 @@
+"""What runs inside a vLLM worker: a weight-transfer engine of vLLM's own kind that reads megarl's buckets.
+
+vLLM imports this module by name, through --worker-extension-cls, before it loads a model. Nothing else does.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+from megarl.sync.digest import digest
+from megarl.sync.readers import READERS
+from megarl.sync.transport import Reader
+
+BACKEND = "megarl"
+"""Its name in --weight-transfer-config."""
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """What `Sender.describe` tells."""
+
+    transport: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """One bucket: what `Sender.write` tells, and the tensors whose digests are wanted (None: of all)."""
+
+    where: dict[str, Any]
+    digests_of: list[str] | None = None
+
+
+class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
+    """Loads buckets into the model, layer by layer, and keeps the digests of what it was given."""
+
+    init_info_cls, update_info_cls = InitInfo, UpdateInfo
+    supports_draft_weight_update = False
+
+    _reader: Reader
+    digests: dict[str, str]
+    """Of this update's tensors, by name."""
+    left_out: list[str]
+    """The model's own names of the layers that the newest update brought nothing for."""
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Opens the transport."""
+        self._reader = READERS[init_info.transport](**init_info.options)
+        self.digests, self.left_out = {}, []
+
+    def start_weight_update(self) -> None:
+        """Readies every layer for being loaded again."""
+        self.digests, self.left_out = {}, []
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Loads one bucket. The base class would ask for an accelerator, which a CPU has not."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """See `update_weights`."""
+        wanted = update_info.digests_of
+        with self._reader.read(update_info.where) as tensors:
+            self.digests.update(
+                (name, digest(tensor)) for name, tensor in tensors.items() if wanted is None or name in wanted
+            )
+            self.model.load_weights(tensors.items())
+            self._keep_what_waits()
+
+    def _keep_what_waits(self) -> None:
+        """Copies what layers that are not whole yet hold of the bucket, whose bytes are about to go."""
+        for layer in self.model.modules():
+            for _, bound in get_layerwise_info(layer).loaded_weights:
+                for name, value in bound.arguments.items():
+                    if isinstance(value, Tensor) and name != "param":
+                        bound.arguments[name] = value.clone()
+
+    def finish_weight_update(self) -> None:
+        """Puts the loaded layers to use; a layer that got nothing keeps what it had, and is noted."""
+        empty = [
+            (name, layer)
+            for name, layer in self.model.named_modules()
+            if get_layerwise_info(layer).can_load() and get_layerwise_info(layer).load_numel == 0
+        ]
+        finalize_layerwise_reload(self.model, self.model_config)
+        without = {id(layer) for _, layer in empty}
+        loaded = {
+            id(parameter)
+            for layer in self.model.modules()
+            if id(layer) not in without
+            for parameter in layer.parameters(recurse=False)
+        }
+        for name, layer in empty:
+            own = [id(parameter) for parameter in layer.parameters(recurse=False)]
+            if not loaded.issuperset(own):
+                self.left_out.append(name)
+            elif own:
+                # a tied head: its weight is the embedding's, but what a CPU kernel packed from it is still the old one
+                layer.quant_method.process_weights_after_loading(layer)
+
+    def shutdown(self) -> None:
+        """Nothing to end: each bucket is opened and closed on its own."""
+
+
+class WorkerExtension:
+    """Methods that vLLM adds to its worker, for /collective_rpc."""
+
+    def megarl_digests(self) -> dict[str, str]:
+        """Digests of what the update brought, by name."""
+        return dict(self.weight_transfer_engine.digests)  # type: ignore[attr-defined]
+
+    def megarl_left_out(self) -> list[str]:
+        """Layers that the newest update brought nothing for."""
+        return list(self.weight_transfer_engine.left_out)  # type: ignore[attr-defined]
+
+
+WeightTransferEngineFactory.register_engine(BACKEND, BucketReceiver)
