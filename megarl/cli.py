@@ -85,13 +85,27 @@ def _convert(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(arguments: argparse.Namespace) -> int:
+    from megarl.observe.compare import compare
+
+    compare(arguments.runs)
+    return 0
+
+
 def _doctor(_: argparse.Namespace) -> int:
     from megarl.doctor import doctor
 
     return doctor()
 
 
-_COMMANDS = {"train": _train, "config": _config, "plan": _plan, "convert": _convert, "doctor": _doctor}
+_COMMANDS = {
+    "train": _train,
+    "config": _config,
+    "plan": _plan,
+    "convert": _convert,
+    "compare": _compare,
+    "doctor": _doctor,
+}
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -113,6 +127,8 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     convert.add_argument("source", metavar="SOURCE", type=Path, help="run, checkpoint, or Hugging Face folder")
     convert.add_argument("target", metavar="TARGET", type=Path, help="new folder")
     convert.add_argument("--shard-gb", type=float, default=5.0, help="largest file of weights, in GB of 10^9 bytes")
+    compared = commands.add_parser("compare", help="print reward, pass@k, drift and speed of runs side by side")
+    compared.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folder of a run")
     commands.add_parser("doctor", help="report what this machine has, and how to get what it lacks")
     for command in (train, config, plan):
         command.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML")

@@ -78,6 +78,7 @@ def _preflight(recipe: Recipe) -> None:
     from megarl.platform.platform import current
     from megarl.platform.precision_support import check_precision
     from megarl.rewards.registry import build_reward
+    from megarl.rollout.build import check_engine_here
 
     devices = current().devices_here
     if devices is not None and (local := _ranks_here(recipe)) > devices:
@@ -86,6 +87,7 @@ def _preflight(recipe: Recipe) -> None:
             f"{devices} GPUs; use fewer, or train on the CPU with CUDA_VISIBLE_DEVICES= in the environment."
         )
     check_precision(recipe.precision)
+    check_engine_here(recipe)
     check_folder(recipe)
     build_objective(recipe.rl.objective)
     build_reward(recipe)

@@ -52,11 +52,19 @@ def own_servers_are_described(recipe: Recipe) -> None:
     """Keys of servers that the run starts are not given for servers that run already."""
     engine, plain = recipe.engine, type(recipe.engine)()
     if engine.urls:
-        for name in ("replicas", "tensor", "kv_cache_gib", "python", "arguments"):
+        for name in ("replicas", "tensor", "quantization", "kv_cache_gib", "python", "arguments"):
             value = getattr(engine, name)
             if value != getattr(plain, name):
                 reason = "is of servers that the run starts, and engine.urls names running ones"
                 raise refusal(f"engine.{name}", value, reason, "leave it out, or leave out engine.urls")
+
+
+def quantisation_starts_from_16_bits(recipe: Recipe) -> None:
+    """vLLM quantises what it holds in bf16 or fp16, and refuses fp32."""
+    dtype = recipe.precision.dtype if recipe.engine.dtype == "auto" else recipe.engine.dtype
+    if recipe.engine.quantization != "none" and dtype == "fp32":
+        reason = "starts from 16 bits, and the servers compute in fp32"
+        raise refusal("engine.quantization", recipe.engine.quantization, reason, "set engine.dtype=bf16")
 
 
 def vllm_can_serve(recipe: Recipe) -> None:
@@ -76,6 +84,7 @@ _OWNED = {
     "--max-model-len": "model.max_position_embeddings",
     "--max-num-seqs": "engine.max_concurrent",
     "--kv-cache-memory-bytes": "engine.kv_cache_gib",
+    "--quantization": "engine.quantization",
     "--logprobs-mode": "megarl",
     "--api-key": "megarl",
     "--middleware": "megarl",
@@ -101,5 +110,6 @@ ENGINE_CHECKS = (
     arguments_leave_the_recipe_its_own,
     shared_memory_is_here,
     own_servers_are_described,
+    quantisation_starts_from_16_bits,
     vllm_can_serve,
 )

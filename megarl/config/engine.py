@@ -5,6 +5,16 @@ from typing import Optional
 
 from megarl.config.fields import key
 
+QUANTIZATIONS = (
+    "none",
+    "fp8_per_tensor",
+    "fp8_per_channel",
+    "fp8_per_block",
+    "mxfp8",
+    "int8",
+)
+"""vLLM's own names of what it quantises by itself, from weights in `engine.dtype`; 'int8' is made by the trainer."""
+
 
 @dataclass
 class EngineConfig:
@@ -20,6 +30,12 @@ class EngineConfig:
         "auto",
         "What the servers compute in; 'auto' is the trainer's `precision.dtype`.",
         choices=("auto", "fp32", "bf16", "fp16"),
+    )
+    quantization: str = key(
+        "none",
+        "Precision of the servers' linear layers below `engine.dtype`; the weights are quantised again at each sync, "
+        "by the engine, or for 'int8' by the trainer.",
+        choices=QUANTIZATIONS,
     )
     max_concurrent: int = key(64, "Requests that one server works on at once; more of them wait here.", low=1)
     kv_cache_gib: Optional[float] = key(

@@ -45,8 +45,8 @@ def summary_table(summary: Mapping[str, Any], name: str) -> Table:
 def _add_change(table: Table, label: str, metrics: Metrics, key: str, unit: str = "") -> None:
     if key in metrics:
         values = metrics[key]
-        detail = f"last-5 mean {_number(values['last_5_mean'])}{unit}"
-        table.add_row(label, _number(values["first"]), _number(values["last"]), detail)
+        detail = f"last-5 mean {format_number(values['last_5_mean'])}{unit}"
+        table.add_row(label, format_number(values["first"]), format_number(values["last"]), detail)
 
 
 def _add_evaluations(table: Table, evaluations: Mapping[str, Any]) -> None:
@@ -78,10 +78,10 @@ def _add_drift(table: Table, metrics: Metrics) -> None:
     if "drift/abs_mean" not in metrics:
         return
     mean = metrics["drift/abs_mean"]
-    detail = f"run's mean {_number(mean['mean'])}"
+    detail = f"run's mean {format_number(mean['mean'])}"
     if "drift/abs_max" in metrics:
-        detail += f", max {_number(metrics['drift/abs_max']['max'])}"
-    table.add_row("drift, |Δ log-prob|", _number(mean["first"]), _number(mean["last"]), detail)
+        detail += f", max {format_number(metrics['drift/abs_max']['max'])}"
+    table.add_row("drift, |Δ log-prob|", format_number(mean["first"]), format_number(mean["last"]), detail)
 
 
 def _add_parts(table: Table, label: str, parts: Mapping[str, float], note: str) -> None:
@@ -100,7 +100,8 @@ def _amount(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
 
 
-def _number(value: float) -> str:
+def format_number(value: float) -> str:
+    """Three or four digits, as a power of ten where it is very small or large."""
     if value == 0 or 0.001 <= abs(value) < 10:
         return f"{value:.3f}"
     if 10 <= abs(value) < 1000:

@@ -1,14 +1,17 @@
 """The engine that the recipe asks for."""
 
+import importlib.util
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 from megarl.megatron.models import FAMILIES
 from megarl.platform.platform import current
 from megarl.rollout.embedded import EmbeddedEngine
 from megarl.rollout.fleet import Fleet
+from megarl.rollout.int8_config import HF_QUANTIZATION
 from megarl.rollout.vllm.replica import VllmReplica
 
 
@@ -22,6 +25,29 @@ def build_engine(recipe: Recipe, vocab_size: int) -> EmbeddedEngine:
     )
 
 
+def check_engine_here(recipe: Recipe) -> None:
+    """The engine that the run is to start is installed, and can do here what the recipe asks for.
+
+    Raises:
+        RecipeError: it is not, or cannot.
+    """
+    engine = recipe.engine
+    if recipe.rollout.engine == "embedded" or engine.urls:
+        return
+    if engine.python is None and importlib.util.find_spec("vllm") is None:
+        reason = "needs vLLM, which this environment lacks"
+        fix = "install it as docs/engines.md says, or name an interpreter that has it in engine.python"
+        raise refusal("rollout.engine", recipe.rollout.engine, reason, fix)
+    if engine.python is not None and shutil.which(engine.python) is None:
+        raise refusal("engine.python", engine.python, "is no program", "name the interpreter of an environment")
+    if current().name == "cpu" and engine.quantization not in _ON_CPU:
+        reason = "has no kernel for a CPU in vLLM"
+        raise refusal("engine.quantization", engine.quantization, reason, f"use one of {', '.join(_ON_CPU)}")
+
+
+_ON_CPU = ("none", "fp8_per_channel", "int8")
+
+
 def build_fleet(recipe: Recipe, vocab_size: int, note: Callable[[str], None]) -> Fleet:
     """The recipe's servers, which start in the background. For the main rank alone.
 
@@ -32,6 +58,8 @@ def build_fleet(recipe: Recipe, vocab_size: int, note: Callable[[str], None]) ->
     """
     folder = Path(recipe.output_dir) / "engine"
     config = FAMILIES[recipe.model.family].hf_config(recipe.model, vocab_size)
+    if recipe.engine.quantization == "int8":
+        config.quantization_config = HF_QUANTIZATION
     if recipe.engine.urls:
         replicas = [VllmReplica(recipe, folder, url) for url in recipe.engine.urls]
     else:

@@ -12,6 +12,7 @@ from megarl.megatron.policy import FrozenModel
 from megarl.rollout.engine import EngineLost, LocalEngine, ServedEngine, WeightsError
 from megarl.sync.bucket import Bucket, TensorSpec, plan_buckets
 from megarl.sync.digest import digest
+from megarl.sync.int8 import Int8Source, WeightSource
 from megarl.sync.senders import build_sender
 from megarl.sync.transport import Sender
 from megarl.sync.verify import first_mismatch
@@ -38,7 +39,7 @@ class LocalSync:
 class ServedSync:
     """To servers, in buckets. The plan is made once; peak extra memory is two buckets on the main rank."""
 
-    def __init__(self, recipe: Recipe, policy: FrozenModel, engine: ServedEngine | None) -> None:
+    def __init__(self, recipe: Recipe, policy: WeightSource, engine: ServedEngine | None) -> None:
         """Collective. Args: recipe: says how. policy: the weights. engine: on the main rank, elsewhere None."""
         self._policy, self._engine = policy, engine
         self._always = recipe.sync.verify == "always"
@@ -130,4 +131,5 @@ def build_sync(recipe: Recipe, policy: FrozenModel, engine: Any) -> LocalSync | 
     """The way from this policy to this engine. Collective."""
     if recipe.rollout.engine == "embedded":
         return LocalSync(policy, engine)
-    return ServedSync(recipe, policy, engine)
+    source = Int8Source(policy) if recipe.engine.quantization == "int8" else policy
+    return ServedSync(recipe, source, engine)

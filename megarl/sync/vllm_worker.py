@@ -3,7 +3,9 @@
 vLLM imports this module by name, through --worker-extension-cls, before it loads a model. Nothing else does.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.platforms import current_platform
+from vllm.utils.torch_utils import set_default_torch_dtype
 
 from megarl.sync.digest import digest
 from megarl.sync.readers import READERS
@@ -57,6 +61,8 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         """Opens the transport."""
         self._reader = READERS[init_info.transport](**init_info.options)
         self.digests, self.left_out = {}, []
+        if current_platform.is_cpu() and self.model_config.quantization == "compressed-tensors":
+            _hold_scales(self.model)
 
     def start_weight_update(self) -> None:
         """Readies every layer for being loaded again."""
@@ -70,9 +76,12 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """See `update_weights`."""
+        """See `update_weights`.
+
+        Kernels are made for torch's default dtype, which vLLM sets while it loads a model for the first time.
+        """
         wanted = update_info.digests_of
-        with self._reader.read(update_info.where) as tensors:
+        with self._reader.read(update_info.where) as tensors, set_default_torch_dtype(self.model_config.dtype):
             self.digests.update(
                 (name, digest(tensor)) for name, tensor in tensors.items() if wanted is None or name in wanted
             )
@@ -94,7 +103,8 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             for name, layer in self.model.named_modules()
             if get_layerwise_info(layer).can_load() and get_layerwise_info(layer).load_numel == 0
         ]
-        finalize_layerwise_reload(self.model, self.model_config)
+        with set_default_torch_dtype(self.model_config.dtype):
+            finalize_layerwise_reload(self.model, self.model_config)
         without = {id(layer) for _, layer in empty}
         loaded = {
             id(parameter)
@@ -112,6 +122,24 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def shutdown(self) -> None:
         """Nothing to end: each bucket is opened and closed on its own."""
+
+
+def _hold_scales(model: torch.nn.Module) -> None:
+    """Keeps each layer's scales alive from one update to the next.
+
+    The CPU's INT8 kernel keeps the address of the scales that it was made from. In an update those are copied into the
+    model's own and freed, and the kernel then reads what comes to lie there.
+    """
+    for layer in model.modules():
+        method = getattr(layer, "quant_method", None)
+        if method is not None and not hasattr(method, "megarl_holds"):
+            method.process_weights_after_loading = partial(_process_and_hold, method.process_weights_after_loading)
+            method.megarl_holds = True
+
+
+def _process_and_hold(process: Callable[[torch.nn.Module], None], layer: torch.nn.Module) -> None:
+    process(layer)
+    vars(layer)["megarl_scales"] = [own.data for name, own in layer.named_parameters(recurse=False) if name != "weight"]
 
 
 class WorkerExtension:

@@ -46,6 +46,9 @@ def server_command(recipe: Recipe, model: Path, port: int) -> list[str]:
         *("--weight-transfer-config", json.dumps({"backend": "megarl"})),
         "--disable-uvicorn-access-log",
     ]
+    # for int8 the model's config.json says it
+    if engine.quantization not in ("none", "int8"):
+        command += ["--quantization", engine.quantization]
     if current().name == "cpu":
         command += ["--enforce-eager", "--block-size", "32"]
     gib = 1.0 if engine.kv_cache_gib is None and current().name == "cpu" else engine.kv_cache_gib
