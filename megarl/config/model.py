@@ -45,6 +45,16 @@ class ModelConfig:
     )
     moe: MoEConfig = field(default_factory=MoEConfig)
 
+    @property
+    def has_dense_layers(self) -> bool:
+        """Whether any layer is of the width `ffn_hidden_size`."""
+        return self.moe.num_experts == 0 or len(self.moe.dense_layers) > 0
+
+    @property
+    def qkv_size(self) -> int:
+        """Channels of query, key and value together."""
+        return (self.num_attention_heads + 2 * self.num_query_groups) * self.head_dim
+
 
 @dataclass
 class TokenizerConfig:
