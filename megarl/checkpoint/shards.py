@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -63,7 +64,11 @@ class ShardWriter:
         # made first: safetensors would make it for the owner alone, unlike every other file of a run
         part.touch()
         mode = part.stat().st_mode
-        save_file(self._pending, part, metadata={"format": "pt"})
+        try:
+            save_file(self._pending, part, metadata={"format": "pt"})
+        except SafetensorError as error:
+            # safetensors' own word for a full disk
+            raise OSError(f"{part}: {error}") from error
         part.chmod(mode)
         with part.open("rb") as file:
             os.fsync(file.fileno())

@@ -95,6 +95,11 @@ class CheckpointStore:
         return None
 
 
+def damage_of(checkpoint: Path) -> str | None:
+    """What is wrong with a committed checkpoint; None where its files are all as its manifest says."""
+    return _verify(checkpoint)[1]
+
+
 def _verify(path: Path) -> tuple[dict[str, Any], str | None]:
     """The manifest, and what is wrong with the folder (None where nothing is)."""
     try:

@@ -25,9 +25,9 @@ def sequence_parallel_has_ranks(recipe: Recipe) -> None:
 
 
 def tensor_divides_shape(recipe: Recipe) -> None:
-    """Each tensor-parallel rank must hold the same share of the heads and of the feed-forward layer."""
+    """Each tensor-parallel rank must hold the same share of the heads and of the dense feed-forward layers."""
     tensor = recipe.parallel.tensor
-    for name in ("num_attention_heads", "ffn_hidden_size"):
+    for name in ("num_attention_heads", *(("ffn_hidden_size",) if recipe.model.has_dense_layers else ())):
         size = getattr(recipe.model, name)
         if size % tensor:
             raise refusal("parallel.tensor", tensor, f"does not divide model.{name}={size}", "give a divisor of it")
@@ -47,6 +47,12 @@ def groups_fit_tensor(recipe: Recipe) -> None:
     if groups % tensor and tensor % groups:
         reason = f"is neither a multiple nor a divisor of parallel.tensor={tensor}"
         raise refusal("model.num_query_groups", groups, reason, "change one of the two")
+    if recipe.model.qkv_size % tensor:
+        reason = (
+            f"makes {recipe.model.qkv_size} channels of query, key and value (model.head_dim={recipe.model.head_dim}), "
+            f"which parallel.tensor={tensor} does not divide"
+        )
+        raise refusal("model.num_query_groups", groups, reason, "give more of them or fewer tensor ranks")
 
 
 def head_dim_is_even(recipe: Recipe) -> None:

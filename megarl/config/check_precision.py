@@ -1,5 +1,7 @@
 """Cross-field checks of the trainer's precision."""
 
+from collections.abc import Iterator
+
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 
@@ -25,28 +27,34 @@ def fp8_has_a_dtype_beside_it(recipe: Recipe) -> None:
 
 def fp8_divides_shape(recipe: Recipe) -> None:
     """Each rank's part of every linear layer must be a multiple of FP8's alignment, both ways."""
-    fp8, model, tensor = recipe.precision.fp8, recipe.model, recipe.parallel.tensor
+    fp8 = recipe.precision.fp8
     if not fp8.enabled:
         return
-    sizes = {
-        "hidden_size": model.hidden_size,
-        "ffn_hidden_size": model.ffn_hidden_size // tensor,
-        "head_dim": model.head_dim * (model.num_attention_heads // tensor),
-        "num_query_groups": model.head_dim * max(1, model.num_query_groups // tensor),
-    }
-    whats = {
-        "hidden_size": "",
-        "ffn_hidden_size": f" over parallel.tensor={tensor}",
-        "head_dim": f" times the {model.num_attention_heads // tensor} query heads of a rank",
-        "num_query_groups": f" key-value heads of size {model.head_dim} over parallel.tensor={tensor}",
-    }
-    for name, size in sizes.items():
+    for name, value, what, size in _layer_sizes(recipe):
         if size % fp8.alignment:
             reason = (
-                f"{whats[name].lstrip() + ' ' if whats[name] else ''}makes layers of {size}, which precision.fp8.recipe"
-                f"={fp8.recipe} cannot cut into {fp8.alignment}s"
+                f"{what + ' ' if what else ''}makes layers of {size}, which precision.fp8.recipe={fp8.recipe} cannot "
+                f"cut into {fp8.alignment}s"
             )
-            raise refusal(f"model.{name}", getattr(model, name), reason, f"give a multiple of {fp8.alignment} a rank")
+            raise refusal(name, value, reason, f"give a multiple of {fp8.alignment} a rank")
+
+
+def _layer_sizes(recipe: Recipe) -> Iterator[tuple[str, int, str, int]]:
+    """Key, its value, what a rank's layer is made of beside it, and the rows or columns of that layer."""
+    model, moe, parallel = recipe.model, recipe.model.moe, recipe.parallel
+    tensor, heads = parallel.tensor, model.num_attention_heads // parallel.tensor
+    over = f"over parallel.tensor={tensor}"
+    yield "model.hidden_size", model.hidden_size, "", model.hidden_size
+    if recipe.model.has_dense_layers:
+        yield "model.ffn_hidden_size", model.ffn_hidden_size, over, model.ffn_hidden_size // tensor
+    if moe.num_experts > 0:
+        name = "parallel.tensor" if parallel.expert_tensor is None else "parallel.expert_tensor"
+        split = parallel.expert_tensor_size
+        yield "model.moe.ffn_hidden_size", moe.ffn_hidden_size, f"over {name}={split}", moe.ffn_hidden_size // split
+    yield "model.head_dim", model.head_dim, f"times the {heads} query heads of a rank", model.head_dim * heads
+    # queries, keys and values are one layer, which is split evenly also where ranks share a group
+    what = f"key-value heads of size {model.head_dim} beside the {model.num_attention_heads} query heads {over}"
+    yield "model.num_query_groups", model.num_query_groups, what, model.qkv_size // tensor
 
 
 def fp8_weights_have_their_optimizer(recipe: Recipe) -> None:

@@ -116,8 +116,9 @@ def every_key_is_read(recipe: Recipe) -> None:
         if row.reads(switch):
             continue
         for path, key in keys().items():
-            value = _at(recipe, path)
-            if (path == row.key or path.startswith(f"{row.key}.")) and value != key.default:
+            if path != row.key and not path.startswith(f"{row.key}."):
+                continue
+            if (value := _at(recipe, path)) != key.default:
                 reason = f"is not read with {row.switch}={in_words(switch)}"
                 raise refusal(path, value, reason, f"{row.fix}, or set {path}={in_words(key.default)}")
 

@@ -1,6 +1,7 @@
 """config.json of a folder in Hugging Face layout, in the words of the recipe's `model` section."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,14 @@ _LLAMA3 = ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor
 _NEEDED = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "max_position_embeddings")
 _FLOATS = ("rope_theta", "rms_norm_eps", "factor", "low_freq_factor", "high_freq_factor", "partial_rotary_factor")
 _TEXTS = ("model_type", "rope_type", "hidden_act")
+_FLAGS = ("tie_word_embeddings", "use_sliding_window", "attention_bias", "mlp_bias")
+_ROPE = ("rope_type", "rope_theta", "partial_rotary_factor", *(HF_NAMES[key] for key in _LLAMA3))
+"""What is read of a mapping on rotary embeddings."""
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "rope_parameters": ((dict,), "mapping"),
     "rope_scaling": ((dict,), "mapping"),
-    "tie_word_embeddings": ((bool,), "true or false"),
+    "layer_types": ((list,), "list"),
+    **{name: ((bool,), "true or false") for name in _FLAGS},
     "vocab_size": ((int,), "whole number"),
     **{HF_NAMES[key]: ((int,), "whole number") for key in (*_NEEDED, "num_query_groups", "head_dim", _LLAMA3[-1])},
     **{name: ((int, float), "number") for name in _FLOATS},
@@ -56,7 +61,8 @@ def read_config(folder: str, key: str = "model.init_from") -> dict[str, Any]:
         key: what the user gave the folder as, for refusals.
 
     Raises:
-        RecipeError: the file is missing, cannot be read, or an entry that is read here has another type.
+        RecipeError: the file is missing, cannot be read, or an entry that is read here has another type, is a number
+            that is not above 0, or scales rotary embeddings without saying how.
     """
     file = Path(folder) / "config.json"
     try:
@@ -69,19 +75,31 @@ def read_config(folder: str, key: str = "model.init_from") -> dict[str, Any]:
     if not isinstance(held, dict):
         raise RecipeError(f"{file} holds {in_words(held)}, which is no mapping; give another {key}.")
     _refuse_other_types(file, held, key)
-    rope: dict[str, Any] = {**(held.get("rope_scaling") or {}), **(held.get("rope_parameters") or {})}
-    if "type" in rope:
-        # the name before transformers 4.45
-        rope.setdefault("rope_type", rope.pop("type"))
+    rope: dict[str, Any] = {}
+    for name in ("rope_scaling", "rope_parameters"):
+        rope |= _flat_rope(file, name, held.get(name) or {}, key)
     _refuse_other_types(file, rope, key)
     return {name: value for name, value in {**held, **rope}.items() if value is not None}
+
+
+def _flat_rope(file: Path, name: str, given: dict[str, Any], key: str) -> dict[str, Any]:
+    """What is read here of a mapping on rotary embeddings."""
+    # the name before transformers 4.45
+    kind = {"rope_type": given["type"]} if "type" in given else {}
+    rope = {**kind, **given}
+    is_by_layer = any(isinstance(value, dict) for value in rope.values())
+    if is_by_layer or (name == "rope_scaling" and rope and rope.get("rope_type") is None):
+        reason = "which differs from layer to layer" if is_by_layer else "which does not say how (rope_type)"
+        raise RecipeError(f"{file} has {name}={in_words(given)}, {reason}; give another {key}.")
+    return {one: rope[one] for one in _ROPE if one in rope}
 
 
 def model_keys(folder: str, held: dict[str, Any], key: str = "model.init_from") -> dict[str, Any]:
     """The keys of `model` that the entries decide, with their values; those of its section `moe` as a mapping.
 
     Raises:
-        RecipeError: an entry without which the shape is not known is missing.
+        RecipeError: an entry without which the shape is not known is missing, or heads do not share key-value heads
+            evenly.
     """
     entries = {**_LEFT_OUT, **held}
     for name in (HF_NAMES[needed] for needed in _NEEDED):
@@ -90,7 +108,10 @@ def model_keys(folder: str, held: dict[str, Any], key: str = "model.init_from") 
             raise refusal(key, folder, reason, "give a folder in Hugging Face layout")
     heads = entries["num_attention_heads"]
     entries.setdefault("num_key_value_heads", heads)
-    entries.setdefault("head_dim", entries["hidden_size"] // max(heads, 1))
+    entries.setdefault("head_dim", entries["hidden_size"] // heads)
+    if heads % (groups := entries["num_key_value_heads"]):
+        reason = f"holds a config.json whose num_key_value_heads={groups} does not divide num_attention_heads={heads}"
+        raise refusal(key, folder, reason, "give another folder")
     scaled = entries["rope_type"] == "llama3"
     entries["rope_type"] = "llama3" if scaled else "none"
     wanted = [one for one in HF_NAMES if scaled or one not in _LLAMA3]
@@ -152,7 +173,14 @@ def refuse_other_architectures(folder: str, held: dict[str, Any], key: str = "mo
 def _refuse_other_types(file: Path, held: dict[str, Any], key: str) -> None:
     for name, (kinds, words) in _KINDS.items():
         value = held.get(name)
-        if value is not None and type(value) not in kinds:
-            raise RecipeError(
-                f"{file} has {name}={in_words(value)}, which is no {words}; give another model.init_from."
-            )
+        if value is None:
+            continue
+        if type(value) not in kinds:
+            reason = f"is no {words}"
+        elif type(value) in (int, float) and not 0 < value < math.inf:
+            reason = "is no number above 0"
+        elif name == "mlp_only_layers" and any(type(layer) is not int for layer in value):
+            reason = "holds more than whole numbers"
+        else:
+            continue
+        raise RecipeError(f"{file} has {name}={in_words(value)}, which {reason}; give another {key}.")

@@ -14,7 +14,7 @@ class ModelConfig:
     """Shape of the policy. Megatron-core's GPTModel is built from it, and so is the engine's model."""
 
     family: str = key("qwen2", "Weight layout and architecture family.", choices=KNOWN_FAMILIES)
-    num_layers: int = key(2, "Transformer layers.", low=1)
+    num_layers: int = key(2, "Transformer layers.", low=1, high=10**4)
     hidden_size: int = key(64, "Width of the residual stream.", low=1)
     ffn_hidden_size: int = key(128, "Width of the SwiGLU feed-forward layer.", low=1)
     num_attention_heads: int = key(2, "Query heads.", low=1)
@@ -44,6 +44,16 @@ class ModelConfig:
         "shape that the recipe leaves out.",
     )
     moe: MoEConfig = field(default_factory=MoEConfig)
+
+    @property
+    def has_dense_layers(self) -> bool:
+        """Whether any layer is of the width `ffn_hidden_size`."""
+        return self.moe.num_experts == 0 or len(self.moe.dense_layers) > 0
+
+    @property
+    def qkv_size(self) -> int:
+        """Channels of query, key and value together."""
+        return (self.num_attention_heads + 2 * self.num_query_groups) * self.head_dim
 
 
 @dataclass

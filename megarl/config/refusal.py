@@ -6,6 +6,8 @@ from typing import Any
 from megarl.config.errors import RecipeError
 
 _LONGEST_VALUE = 80
+_NO_TEXTS = ("true", "false", "null", "yes", "no", "on", "off")
+"""What YAML does not read as text without quotes."""
 
 
 def refusal(path: str, value: Any, reason: str, fix: str, source: str | None = None) -> RecipeError:
@@ -25,7 +27,7 @@ def refusal(path: str, value: Any, reason: str, fix: str, source: str | None = N
 
 def in_words(value: Any) -> str:
     """A value as a recipe would write it, on one line, cut where it is long."""
-    bare = isinstance(value, str) and value.isidentifier()
+    bare = isinstance(value, str) and value.isidentifier() and value.lower() not in _NO_TEXTS
     try:
         text: str = value if bare else json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError:

@@ -1,25 +1,30 @@
 """A run's checkpoint, or a folder in Hugging Face layout, as a folder in Hugging Face layout."""
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from megarl.checkpoint.hf import copy_hf, export_hf
-from megarl.checkpoint.store import MANIFEST, CheckpointStore
+from megarl.checkpoint.store import MANIFEST, CheckpointStore, damage_of
 from megarl.checkpoint.tensors import load_model
 from megarl.config.errors import RunFolderError
 from megarl.config.hf_config import model_keys, read_config, refuse_other_architectures
 from megarl.config.load import recipe_from_tree
 from megarl.config.model import ModelConfig, ParallelConfig
 from megarl.config.moe import MoEConfig
+from megarl.config.precision import FP8Config
 from megarl.config.refusal import in_words
 from megarl.data.tokenizer import build_tokenizer
 from megarl.loop.folder import CHECKPOINTS, RUN_FILE
+from megarl.loop.place import check_place
 from megarl.megatron.hf_folder import check_saved_weights
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.world import join_world, leave_world
 
-SOURCE = "SOURCE"
-"""The command's argument, for refusals."""
+SOURCE, TARGET = "SOURCE", "TARGET"
+"""The command's arguments, for refusals."""
 
 
 def convert(source: Path, target: Path, shard_bytes: int) -> None:
@@ -32,10 +37,9 @@ def convert(source: Path, target: Path, shard_bytes: int) -> None:
         shard_bytes: largest file of weights.
 
     Raises:
-        UserError: the source is none of these or is damaged, or the target holds files.
+        UserError: the source is none of these or is damaged, or the target holds files or cannot be written.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RunFolderError(f"TARGET={in_words(str(target))} is there already; name a new folder.")
+    target = _free_place(target)
     if (source / "config.json").is_file():
         _reshard(source, target, shard_bytes)
     elif (source / RUN_FILE).is_file():
@@ -43,12 +47,36 @@ def convert(source: Path, target: Path, shard_bytes: int) -> None:
         if found is None:
             raise RunFolderError(f"{SOURCE}={in_words(str(source))} holds no checkpoint; train it further first.")
         _export(source, found[0], target, shard_bytes)
-    elif (source / MANIFEST).is_file() and (source.resolve().parents[1] / RUN_FILE).is_file():
-        _export(source.resolve().parents[1], source, target, shard_bytes)
+    elif (source / MANIFEST).is_file() and (source.resolve().parent.parent / RUN_FILE).is_file():
+        if (damage := damage_of(source)) is not None:
+            raise RunFolderError(f"{SOURCE}={in_words(str(source))} is damaged ({damage}); give another checkpoint.")
+        _export(source.resolve().parent.parent, source, target, shard_bytes)
     else:
         raise RunFolderError(
             f"{SOURCE}={in_words(str(source))} is no run, no run's checkpoint and no Hugging Face folder; give one."
         )
+
+
+def _free_place(target: Path) -> Path:
+    """The target's absolute path, once it is known that a folder can be written there."""
+    # a folder has a name, and "." and ".." are none
+    place = Path(os.path.abspath(target))
+    check_place(str(place), TARGET)
+    if place.exists() and any(place.iterdir()):
+        raise RunFolderError(f"{TARGET}={in_words(str(target))} is there already; name a new folder.")
+    # it is written beside
+    check_place(str(place.parent), TARGET)
+    return place
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Puts into words that the disk is full, or gone."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"could not be written ({error})"
+        raise RunFolderError(f"{TARGET}={in_words(str(target))} {reason}; make room or name another folder.") from error
 
 
 def _reshard(source: Path, target: Path, shard_bytes: int) -> None:
@@ -59,18 +87,26 @@ def _reshard(source: Path, target: Path, shard_bytes: int) -> None:
     if "vocab_size" not in held:
         raise RunFolderError(f"{SOURCE}={in_words(str(source))} has a config.json without vocab_size; mend it.")
     found = check_saved_weights(source, model, held["vocab_size"], SOURCE, more_rows=False)
-    copy_hf(found, target, shard_bytes)
+    with _writing(target):
+        copy_hf(found, target, shard_bytes)
 
 
 def _export(run: Path, checkpoint: Path, target: Path, shard_bytes: int) -> None:
     """From any layout: the checkpoint's tensors are cut anew for a world of one."""
-    recipe = recipe_from_tree(json.loads((run / RUN_FILE).read_text())["recipe"])
+    try:
+        recipe = recipe_from_tree(json.loads((run / RUN_FILE).read_text())["recipe"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"has a {RUN_FILE} without its recipe ({error})"
+        raise RunFolderError(f"{SOURCE}={in_words(str(run))} {reason}; restore it from a copy.") from error
     recipe.parallel = ParallelConfig(threads=recipe.parallel.threads)
+    # nothing is multiplied here, and the layers of real FP8 are for GPUs alone
+    recipe.precision.fp8 = FP8Config()
     tokenizer = build_tokenizer(recipe.tokenizer)
     layout = join_world(recipe.parallel, recipe.seed)
     try:
         policy = FrozenModel(recipe, layout, len(tokenizer))
         load_model(policy.models, checkpoint)
-        export_hf(policy, target, tokenizer, shard_bytes)
+        with _writing(target):
+            export_hf(policy, target, tokenizer, shard_bytes)
     finally:
         leave_world()

@@ -12,21 +12,25 @@ _ROOM = 255
 """Bytes that a path in the folder may be longer than the folder's own."""
 
 
-def check_place(output_dir: str) -> None:
+def check_place(path: str, key: str = "output_dir") -> None:
     """Refuses a path that cannot become a folder to write to. Leaves nothing behind.
 
     Where the folder is not there, one is made and taken away again in the nearest folder above it that is: permission
     bits tell the superuser nothing, nor do they of /proc.
 
+    Args:
+        path: of the folder.
+        key: what the user gave it as, for refusals.
+
     Raises:
         RunFolderError: the folder, or what is above it, is a file, a link to nothing, too long or not writable.
     """
     try:
-        reason = _obstacle(Path(output_dir))
+        reason = _obstacle(Path(path))
     except (OSError, ValueError) as error:
         reason = f"cannot be used ({error.strerror if isinstance(error, OSError) else error})"
     if reason is not None:
-        raise RunFolderError(f"output_dir={in_words(output_dir)} {reason}; name another folder.")
+        raise RunFolderError(f"{key}={in_words(path)} {reason}; name another folder.")
 
 
 def _obstacle(folder: Path) -> str | None:

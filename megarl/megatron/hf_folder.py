@@ -18,6 +18,10 @@ from megarl.megatron.weights import ReadTensor
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _VOCABULARY = (EMBEDDING, HEAD)
+_DTYPES = ("BF16", "F16", "F32", "F64")
+"""What weights may be in, as safetensors names them: others would need scales that are not read here."""
+_NO_WEIGHTS = ".rotary_emb.inv_freq"
+"""Ending of what old exports hold beside the weights, and transformers passes over too."""
 _ROWS = 8192
 """Rows of two heads that are compared at once."""
 
@@ -57,7 +61,8 @@ class HFFolder:
         """The shape of every tensor, from the files' headers.
 
         Raises:
-            RecipeError: a file cannot be read or is cut short, or lacks a tensor that the index says it has.
+            RecipeError: a file cannot be read or is cut short, or its tensors are not those that the index says it has,
+                or they are no floating-point numbers of 16 bits or more.
         """
         by_file: dict[Path, list[str]] = {}
         for name, file in self.files.items():
@@ -65,10 +70,20 @@ class HFFolder:
         shapes: dict[str, tuple[int, ...]] = {}
         for path, names in by_file.items():
             with _opened(self.path, self.key, path) as file:
-                for name in sorted(set(names) - set(file.keys())):
-                    reason = f"holds an {INDEX} that looks for {name} in {path.name}, which lacks it"
+                held = set(file.keys())
+                for name in sorted(held ^ set(names)):
+                    reason = (
+                        f"holds {path.name}, which has {name}, and an {INDEX} that does not look for it there"
+                        if name in held
+                        else f"holds an {INDEX} that looks for {name} in {path.name}, which lacks it"
+                    )
                     raise refusal(self.key, str(self.path), reason, "copy both again")
-                shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in names}
+                for name in names:
+                    header = file.get_slice(name)
+                    if (dtype := header.get_dtype()) not in _DTYPES:
+                        reason = f"holds {name} in {dtype}"
+                        raise refusal(self.key, str(self.path), reason, f"give weights in one of {', '.join(_DTYPES)}")
+                    shapes[name] = tuple(header.get_shape())
         return shapes
 
 
@@ -112,12 +127,14 @@ def check_saved_weights(
         more_rows: whether embedding and head may have more rows than tokens.
 
     Raises:
-        RecipeError: a file cannot be read, a tensor of the model is missing or has another shape, or the head is
-            another tensor than the embedding that it should be.
+        RecipeError: a file cannot be read, a tensor of the model is missing or has another shape, there are tensors
+            that the model has not, or the head is another tensor than the embedding that it should be.
     """
     found = hf_folder(folder, key)
     shapes = found.shapes()
+    names = {HEAD}
     for name, shape, _ in FAMILIES[model.family].tensor_shapes(model, vocab_size):
+        names.add(name)
         held = shapes.get(name)
         if held is None:
             raise _missing(name, found)
@@ -125,6 +142,9 @@ def check_saved_weights(
         if not rows_suffice or held[1:] != shape[1:]:
             reason = f"holds {name} as {list(held)}, and the model has {list(shape)}"
             raise refusal(key, str(folder), reason, "give weights and a config.json that belong together")
+    if more := sorted(name for name in shapes.keys() - names if not name.endswith(_NO_WEIGHTS)):
+        reason = f"holds {in_words(more[0])}, which its model has no place for ({len(more)} such)"
+        raise refusal(key, str(folder), reason, "give weights and a config.json that belong together")
     if model.tie_embeddings and HEAD in shapes:
         _check_tied(found, shapes)
     return found
@@ -151,7 +171,7 @@ def _check_tied(folder: HFFolder, shapes: dict[str, tuple[int, ...]]) -> None:
 
 def _indexed(folder: Path, key: str) -> dict[str, Path]:
     try:
-        held = json.loads((folder / INDEX).read_text())
+        held = json.loads((folder / INDEX).read_text(), object_pairs_hook=_once)
     except (OSError, ValueError, RecursionError) as error:
         reason = f"holds an {INDEX} that cannot be read ({error})"
         raise refusal(key, str(folder), reason, "copy it again") from error
@@ -159,11 +179,22 @@ def _indexed(folder: Path, key: str) -> dict[str, Path]:
     if not isinstance(files, dict) or not files or not all(isinstance(file, str) for file in files.values()):
         reason = f"holds an {INDEX} without a weight_map from tensors to files"
         raise refusal(key, str(folder), reason, "copy it again")
+    # asking for each by its name would fail on names that no file system takes
+    beside = {path.name for path in folder.iterdir() if path.is_file()}
     for file in sorted(set(files.values())):
-        if Path(file).name != file or not (folder / file).is_file():
+        if Path(file).name != file or file not in beside:
             reason = f"holds an {INDEX} that names {in_words(file)}, which is not there"
             raise refusal(key, str(folder), reason, "copy the whole folder")
     return {name: folder / file for name, file in files.items()}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON mapping, of which Python would take the last of two equal names."""
+    held = dict(pairs)
+    if len(held) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} is there twice")
+    return held
 
 
 def _opened(folder: Path, key: str, file: Path) -> Any:

@@ -35,7 +35,7 @@ def data_bytes(shape: Shape, layout: Layout, numerics: Numerics, stage: int = 0)
     total = 0
     found = pieces(shape, layout, stage)
     for is_expert, replicas in ((False, layout.replicas), (True, layout.expert_replicas)):
-        elements = sum(piece.size for piece in found if piece.expert == is_expert)
+        elements = sum(piece.elements for piece in found if piece.expert == is_expert)
         twice = numerics.gradient + (numerics.compute if layout.distributed_optimizer else numerics.gradient)
         total += _share(elements * twice, replicas)
     return total

@@ -1,8 +1,9 @@
-"""The parameter tensors of one rank, in the order in which Megatron-core's GPTModel registers them."""
+"""The parameter tensors of one rank, in the order in which Megatron-core's GPTModel registers them, but for experts."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from megarl.plan.shape import Layout, Shape
 
@@ -12,11 +13,12 @@ PARTS = ("embedding", "attention", "mlp", "experts", "head")
 
 @dataclass(frozen=True)
 class Piece:
-    """One parameter tensor on one rank.
+    """A parameter tensor on one rank, or several of one size.
 
     Attributes:
         part: one of `PARTS`.
         size: its elements on this rank.
+        copies: how many there are.
         expert: whether it is sharded over expert-parallel ranks.
         shared: whether it is the weight that embedding and output layer share.
     """
@@ -25,6 +27,12 @@ class Piece:
     size: int
     expert: bool = False
     shared: bool = False
+    copies: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Of all copies."""
+        return self.size * self.copies
 
 
 def padded_vocabulary(vocab: int, tensor: int) -> int:
@@ -59,11 +67,12 @@ def pieces(shape: Shape, layout: Layout, stage: int = 0, *, value_head: bool = F
 
 def by_part(found: list[Piece]) -> dict[str, int]:
     """Elements of each part."""
-    return {part: sum(piece.size for piece in found if piece.part == part) for part in PARTS}
+    return {part: sum(piece.elements for piece in found if piece.part == part) for part in PARTS}
 
 
+@cache
 def whole_model(shape: Shape) -> dict[str, int]:
-    """Elements of each part of the model, each once and without what pads the vocabulary."""
+    """Elements of each part of the model, each once and without what pads the vocabulary. Not to be changed."""
     return by_part(pieces(shape, Layout()))
 
 
@@ -85,8 +94,8 @@ def _experts(shape: Shape, layout: Layout) -> list[Piece]:
     """The norm, the router, this rank's experts, and the shared one with the tensor ranks of the dense layers."""
     found = [Piece("experts", shape.hidden), Piece("experts", shape.experts * shape.hidden)]
     share = shape.expert_ffn // layout.expert_tensor * shape.hidden
-    for _ in range(shape.experts // layout.expert):
-        found += [Piece("experts", 2 * share, expert=True), Piece("experts", share, expert=True)]
+    own = shape.experts // layout.expert
+    found += [Piece("experts", size * share, expert=True, copies=own) for size in (2, 1)]
     if shape.shared_ffn:
         shared = shape.shared_ffn // layout.tensor * shape.hidden
         found += [Piece("experts", 2 * shared), Piece("experts", shared)]

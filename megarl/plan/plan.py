@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 from megarl.config.errors import RecipeError
 from megarl.config.model import ParallelConfig
@@ -105,8 +107,8 @@ def plan_recipe(recipe: Recipe, vocab: int | None = None) -> Plan:
 def nearest_fit(recipe: Recipe, limit: int, vocab: int | None = None) -> tuple[Plan | None, Plan]:
     """Searches the layouts of the same number of ranks that the recipe's checks allow.
 
-    Near means few doublings: the sum over tensor, pipeline, context and data of |log2| of the change; of equally near
-    ones the one that sends the least.
+    Near means few doublings: the sum over tensor, pipeline, context, expert and data of |log2| of the change; of
+    equally near ones the one that sends the least.
 
     Args:
         recipe: the recipe.
@@ -136,18 +138,17 @@ def rows_that_fit(phase: Phase, limit: int) -> int:
 
 def _layouts(recipe: Recipe) -> Iterator[ParallelConfig]:
     """Every layout that the checks let pass, the recipe's own among them."""
-    world = recipe.parallel.world_size
+    world, own = recipe.parallel.world_size, recipe.parallel
     sizes = [size for size in range(1, world + 1) if world % size == 0]
     for tensor in sizes:
         for pipeline in (size for size in sizes if world // tensor % size == 0):
+            # both belong to the number of stages that the recipe has
+            stages: dict[str, Any] = {} if pipeline == own.pipeline else {"virtual": 1, "pipeline_layers": None}
             for context in (size for size in sizes if world // (tensor * pipeline) % size == 0):
-                for sequence in (False, True):
+                for sequence, experts in product((False, True), _expert_layouts(recipe, sizes)):
                     parallel = replace(
-                        recipe.parallel, tensor=tensor, sequence=sequence, pipeline=pipeline, context=context
+                        own, tensor=tensor, sequence=sequence, pipeline=pipeline, context=context, **stages, **experts
                     )
-                    if pipeline != recipe.parallel.pipeline:
-                        # both belong to the number of stages that the recipe has
-                        parallel = replace(parallel, virtual=1, pipeline_layers=None)
                     try:
                         validate(replace(recipe, parallel=parallel))
                     except RecipeError:
@@ -155,6 +156,15 @@ def _layouts(recipe: Recipe) -> Iterator[ParallelConfig]:
                     yield parallel
 
 
+def _expert_layouts(recipe: Recipe, sizes: list[int]) -> list[dict[str, Any]]:
+    """Experts spread over any ranks, each split as the recipe says or whole; a dense model has none."""
+    experts, split = recipe.model.moe.num_experts, recipe.parallel.expert_tensor
+    if experts == 0:
+        return [{}]
+    splits = dict.fromkeys((split, 1))
+    return [{"expert": size, "expert_tensor": one} for size in sizes if experts % size == 0 for one in splits]
+
+
 def _distance(one: ParallelConfig, other: ParallelConfig) -> float:
-    names = ("tensor", "pipeline", "context", "data")
+    names = ("tensor", "pipeline", "context", "expert", "data")
     return sum(abs(math.log2(getattr(one, name) / getattr(other, name))) for name in names)

@@ -73,9 +73,9 @@ def verdict(plan: Plan, limit: int, nearest: Plan | None, least: Plan | None) ->
     return "\n".join(lines)
 
 
-def layout_keys(parallel: ParallelConfig) -> dict[str, int | bool]:
+def layout_keys(parallel: ParallelConfig) -> dict[str, int | bool | None]:
     """The keys of the layout, with data parallelism, which follows from them."""
-    names = ("world_size", "tensor", "sequence", "pipeline", "context", "data")
+    names = ("world_size", "tensor", "sequence", "pipeline", "context", "expert", "expert_tensor", "data")
     return {name: getattr(parallel, name) for name in names}
 
 
@@ -146,6 +146,7 @@ def _gib(size: int) -> str:
 def _arguments(parallel: ParallelConfig, recipe: ParallelConfig) -> str:
     keys = ["tensor", "sequence", "pipeline", "context"]
     # said where the recipe's own must be taken back
-    keys += [key for key in ("virtual", "pipeline_layers") if getattr(recipe, key) != getattr(parallel, key)]
+    others = ("expert", "expert_tensor", "virtual", "pipeline_layers")
+    keys += [key for key in others if getattr(recipe, key) != getattr(parallel, key)]
     values = {key: getattr(parallel, key) for key in keys}
     return " ".join(f"parallel.{key}={in_words(value)}" for key, value in values.items())

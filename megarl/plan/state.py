@@ -38,7 +38,7 @@ def trained_state(
     total = State(0, 0, 0)
     for is_expert, replicas in ((False, layout.replicas), (True, layout.expert_replicas)):
         of_kind = [piece for piece in found if piece.expert == is_expert]
-        elements = sum(piece.size for piece in of_kind)
+        elements = sum(piece.elements for piece in of_kind)
         shared = 1
         if layout.distributed_optimizer:
             elements, shared = _padded(of_kind, replicas), replicas
@@ -52,7 +52,7 @@ def trained_state(
 
 def frozen_weights(shape: Shape, layout: Layout, numerics: Numerics, stage: int = 0) -> int:
     """Bytes of a model that only scores."""
-    return sum(piece.size for piece in pieces(shape, layout, stage)) * numerics.compute
+    return sum(piece.elements for piece in pieces(shape, layout, stage)) * numerics.compute
 
 
 def _padded(found: list[Piece], replicas: int) -> int:
@@ -66,7 +66,8 @@ def _padded(found: list[Piece], replicas: int) -> int:
     for piece in reversed(found):
         if piece.shared and in_bucket:
             end = _up(end, multiple)
-        end = _up(end, _PIECE_ALIGNMENT) + piece.size
+        # where every piece begins at a multiple, so that the order of an expert's two tensors adds nothing
+        end = _up(end, _PIECE_ALIGNMENT) + (piece.copies - 1) * _up(piece.size, _PIECE_ALIGNMENT) + piece.size
         in_bucket = not piece.shared
         if piece.shared:
             end = _up(end, multiple)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from megarl.config.precision import FP8Config, PrecisionConfig
+from megarl.config.schema import Recipe
 from megarl.config.training import OptimizerConfig
 from megarl.megatron.policy import Policy
 from megarl.megatron.world import join_world
@@ -31,19 +32,37 @@ PRECISIONS = {
     "mxfp8": PrecisionConfig(fp8=FP8Config(recipe="mxfp8", emulation=True)),
     "delayed": PrecisionConfig(fp8=FP8Config(recipe="delayed", emulation=True)),
 }
+MOE_LAYOUTS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "dp2": {},
+    "ep2": {"expert": 2},
+    "tp2 + sequence, ep2 of whole experts": {"tensor": 2, "sequence": True, "expert": 2, "expert_tensor": 1},
+}
+MOE_PRECISIONS = {
+    name: PrecisionConfig(fp8=FP8Config(recipe=name, emulation=True)) for name in ("tensorwise", "mxfp8", "delayed")
+}
 # two key-value heads of 32 columns: each rank's part of every layer is whole blocks of 32
 SHAPE = {"hidden_size": 64, "ffn_hidden_size": 128, "head_dim": 32}
+# more experts than most sequences have tokens: some get none
+MOE = {"family": "qwen3_moe", "moe": {"num_experts": 8, "ffn_hidden_size": 32, "dense_layers": [0]}}
 
 
 def run(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, dict[str, Tensor]]:
-    """Layout to what it gave, for the layouts of this many ranks."""
-    names = [name for name in LAYOUTS if (name == "alone") == (world_size == 1)]
-    return {f"{name}, {precision}": _run(name, precision, world_size) for name in names for precision in PRECISIONS}
+    """Layout, precision and model to what they gave, for the layouts of this many ranks."""
+    results = {}
+    for layouts, precisions, shape, suffix in (
+        (LAYOUTS, PRECISIONS, SHAPE, ""),
+        (MOE_LAYOUTS, MOE_PRECISIONS, {**SHAPE, **MOE}, ", MoE"),
+    ):
+        for name in (name for name in layouts if (name == "alone") == (world_size == 1)):
+            for precision, config in precisions.items():
+                tiny = tiny_recipe(world_size=world_size, precision=config, **layouts[name], **shape)
+                results[f"{name}, {precision}{suffix}"] = _run(tiny)
+    return results
 
 
-def _run(name: str, precision: str, ranks: int) -> dict[str, Tensor]:
+def _run(tiny: Recipe) -> dict[str, Tensor]:
     """Log-probs, loss and gradients, as the layouts' tests measure them, and this rank's delayed scales."""
-    tiny = tiny_recipe(world_size=ranks, precision=PRECISIONS[precision], **LAYOUTS[name], **SHAPE)
     layout = join_world(tiny.parallel, 1, tiny.precision.fp8.alignment)
     policy = Policy(tiny, layout, VOCAB)
     policy.load(noisy_weights(tiny.model))

@@ -3,7 +3,7 @@
 import pytest
 from torch import Tensor
 
-from tests.parallel.precision_worker import LAYOUTS
+from tests.parallel.precision_worker import LAYOUTS, MOE_LAYOUTS
 from tests.parallel.world import run_world
 
 pytestmark = pytest.mark.parallel
@@ -54,3 +54,40 @@ def test_delayed_scales_are_all_ranks(layout: str, results: Results) -> None:
         assert first[name] == second[name], name
         if "weight" in name:
             assert first[name] == alone[name], name
+
+
+@pytest.mark.parametrize("layout", [name for name in MOE_LAYOUTS if name != "alone"])
+def test_experts_in_mxfp8_are_world_size_1s(layout: str, results: Results) -> None:
+    """As dense layers are: scales are powers of two, so what shares a block moves its smallest values alone."""
+    wanted, got = results[-1]["alone, mxfp8, MoE"], results[0][f"{layout}, mxfp8, MoE"]
+    assert wanted.keys() == got.keys() and any(".experts." in name for name in wanted)
+    for name, tensor in wanted.items():
+        assert (got[name] - tensor).norm() <= 5e-3 * tensor.norm(), name
+
+
+@pytest.mark.parametrize("layout", ["dp2", "ep2"])
+def test_experts_in_tensorwise_fp8_are_near_world_size_1s(layout: str, results: Results) -> None:
+    """A scale is over the tokens that an expert gets at once, which the layout changes.
+
+    In either run each of a product's two operands is off by at most half a unit of E4M3, 1/16.
+    """
+    wanted, got = results[-1]["alone, tensorwise, MoE"], results[0][f"{layout}, tensorwise, MoE"]
+    for name, tensor in wanted.items():
+        assert (got[name] - tensor).norm() <= 4 / 16 * tensor.norm(), name
+
+
+def test_an_expert_without_tokens_has_no_gradient(results: Results) -> None:
+    """The batch leaves one out; its products of no rows are defined under every recipe."""
+    for run in (result for rank in results for name, result in rank.items() if name.endswith(", MoE")):
+        gradient = run["gradient of model.layers.1.mlp.experts.7.down_proj.weight"]
+        assert not gradient.any() and run["gradient of model.layers.1.mlp.gate.weight"].isfinite().all()
+
+
+@pytest.mark.parametrize("layout", [name for name in MOE_LAYOUTS if name != "alone"])
+def test_delayed_scales_of_experts_are_all_ranks(layout: str, results: Results) -> None:
+    """Experts that the ranks hold in the same place share a history, as in Transformer Engine."""
+    first, second = (results[rank][f"{layout}, delayed, MoE"] for rank in (0, 1))
+    scales = [name for name in first if name.startswith("scale ") and "local_experts" in name]
+    # three tensors of two layers
+    assert len(scales) == 3 * 2 * (8 if layout == "dp2" else 4)
+    assert all(first[name] == second[name] for name in scales)

@@ -51,7 +51,12 @@ def quantise(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Quantised:
 
 
 def amax(x: Tensor, dims: tuple[int, ...] | None = None) -> Tensor:
-    """Largest absolute value, fp32, over all dimensions where none is named; it passes NaN over, as CUDA does."""
+    """Largest absolute value, fp32, over all dimensions where none is named; it passes NaN over, as CUDA does.
+
+    Of no values, such as an expert's that no token is sent to, it is 0.
+    """
+    if dims is None and x.numel() == 0:
+        return torch.zeros((), dtype=torch.float32, device=x.device)
     absolute = x.float().abs().nan_to_num(nan=0.0, posinf=torch.inf)
     return absolute.amax() if dims is None else absolute.amax(dims, keepdim=True)
 

@@ -114,7 +114,7 @@ class _RoundedProduct(torch.autograd.Function):
         grad_x = grad_w = None
         if ctx.needs_input_grad[0]:
             product = grad_by_row.dequantise() @ weight.dequantise()
-            grad_x = product.to(ctx.dtypes[0]).view(*grad.shape[:-1], -1)
+            grad_x = product.to(ctx.dtypes[0]).view(*grad.shape[:-1], product.shape[1])
         if ctx.needs_input_grad[1]:
             grad_by_column = rounding(rows, "gradient", 0) if rounding.is_directed else grad_by_row
             grad_w = (grad_by_column.dequantise().t() @ x.dequantise()).to(ctx.dtypes[1])

@@ -135,6 +135,7 @@ def test_vocabulary_of_another_size(recipe: Recipe) -> None:
         ({"model_type": "mistral"}, "model_type=mistral; give one of llama, qwen2, qwen3"),
         ({"rope_scaling": {**SCALED, "factor": None}}, "has no factor"),
         ({"hidden_size": None}, "without hidden_size"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads=3 does not divide num_attention_heads=2"),
         ({**EXPERTS, "decoder_sparse_step": 2}, "decoder_sparse_step=2"),
         ({**EXPERTS, "moe_intermediate_size": None}, "without moe_intermediate_size"),
         ({**EXPERTS, "num_experts": 4.0}, "num_experts=4.0, which is no whole number"),
@@ -171,6 +172,18 @@ def test_folder_without_safetensors(recipe: Recipe) -> None:
         ('{"rope_theta": true}', "rope_theta=true, which is no number"),
         ('{"tie_word_embeddings": 1}', "tie_word_embeddings=1, which is no true or false"),
         ('{"vocab_size": [30]}', "vocab_size=[30], which is no whole number"),
+        ('{"vocab_size": -3}', "vocab_size=-3, which is no number above 0"),
+        ('{"num_hidden_layers": 0}', "num_hidden_layers=0, which is no number above 0"),
+        ('{"num_experts": -4}', "num_experts=-4, which is no number above 0"),
+        ('{"rms_norm_eps": 0.0}', "rms_norm_eps=0.0, which is no number above 0"),
+        ('{"rope_theta": NaN}', "rope_theta=NaN, which is no number above 0"),
+        ('{"rope_parameters": {"rope_theta": Infinity}}', "rope_theta=Infinity, which is no number above 0"),
+        ('{"layer_types": 3}', "layer_types=3, which is no list"),
+        ('{"attention_bias": "false"}', 'attention_bias="false", which is no true or false'),
+        ('{"mlp_only_layers": [[0]]}', "mlp_only_layers=[[0]], which holds more than whole numbers"),
+        ('{"mlp_only_layers": ["a"]}', 'mlp_only_layers=["a"], which holds more than whole numbers'),
+        ('{"rope_scaling": {"factor": 4.0}}', 'rope_scaling={"factor": 4.0}, which does not say how (rope_type)'),
+        ('{"rope_parameters": {"full_attention": {"rope_theta": 5.0}}}', "which differs from layer to layer"),
         ('{"a": ' + "[" * 5000 + "]" * 5000 + "}", "cannot be read"),
     ],
 )
@@ -179,6 +192,18 @@ def test_config_with_entries_of_another_type(recipe: Recipe, text: str, words: s
     with pytest.raises(RecipeError) as caught:
         init_folder_is_this_model(recipe)
     assert words in str(caught.value)
+
+
+def test_a_mapping_on_rotary_embeddings_says_nothing_else(recipe: Recipe) -> None:
+    """An entry in it that has another one's name is not that one."""
+    write(recipe, rope_scaling={"rope_type": "default", "hidden_size": 128})
+    init_folder_is_this_model(recipe)
+
+
+def test_a_config_with_no_end_of_layers_is_refused(recipe: Recipe) -> None:
+    write(recipe, num_hidden_layers=10**30)
+    with pytest.raises(RecipeError, match=r"^model\.num_layers=10+ .* is above 10000; give at most 10000"):
+        load_recipe(_recipe_file(str(recipe.model.init_from)))
 
 
 def test_entries_that_are_null_tell_nothing(recipe: Recipe) -> None:

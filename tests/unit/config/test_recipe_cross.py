@@ -43,6 +43,11 @@ CASES = {
     "parallel: {world_size: 6, tensor: 6}\nmodel: {num_attention_heads: 12, num_query_groups: 4, ffn_hidden_size: 6}": (
         "model.num_query_groups=4 is neither a multiple nor a divisor of parallel.tensor=6; change one of the two."
     ),
+    # (8 + 2) x 2 channels over 8 ranks, which share the one key-value head
+    "parallel: {world_size: 8, tensor: 8}\nmodel: {num_attention_heads: 8, head_dim: 2}": (
+        "model.num_query_groups=1 makes 20 channels of query, key and value (model.head_dim=2), which "
+        "parallel.tensor=8 does not divide; give more of them or fewer tensor ranks."
+    ),
     "model: {head_dim: 31}": ("model.head_dim=31 is odd and rotary embedding turns pairs of channels; give 30 or 32."),
     "model: {rope_scaling: llama3, rope_high_freq_factor: 1}": (
         "model.rope_high_freq_factor=1.0 is not above model.rope_low_freq_factor=1.0; give more than 1.0, such as 4.0."

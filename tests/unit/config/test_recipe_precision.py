@@ -11,6 +11,7 @@ from megarl.config.precision import FP8Config
 
 Write = Callable[[str, str], str]
 
+EXPERTS = "model: {family: qwen3_moe, moe: {num_experts: 4, ffn_hidden_size: %d}}"
 EMULATED = "fp8: {recipe: %s, emulation: true}"
 CASES = {
     "precision: {dtype: fp16, loss_scale: {initial: 4, least: 8}}": (
@@ -36,6 +37,20 @@ CASES = {
         "model.head_dim=24 times the 1 query heads of a rank makes layers of 24, which precision.fp8.recipe=delayed "
         "cannot cut into 16s; give a multiple of 16 a rank."
     ),
+    f"{EXPERTS % 72}\nprecision: {{{EMULATED % 'blockwise'}}}": (
+        "model.moe.ffn_hidden_size=72 over parallel.tensor=1 makes layers of 72, which precision.fp8.recipe=blockwise "
+        "cannot cut into 16s; give a multiple of 16 a rank."
+    ),
+    # each expert is split, and the other layers are not
+    f"{EXPERTS % 64}\nparallel: {{world_size: 4, expert_tensor: 4}}\nprecision: {{{EMULATED % 'mxfp8'}}}": (
+        "model.moe.ffn_hidden_size=64 over parallel.expert_tensor=4 makes layers of 16, which "
+        "precision.fp8.recipe=mxfp8 cannot cut into 32s; give a multiple of 32 a rank."
+    ),
+    # four ranks share a key-value head: (8 + 2) x 32 / 4 = 80
+    f"model: {{num_attention_heads: 8}}\nparallel: {{world_size: 4, tensor: 4}}\nprecision: {{{EMULATED % 'mxfp8'}}}": (
+        "model.num_query_groups=1 key-value heads of size 32 beside the 8 query heads over parallel.tensor=4 makes "
+        "layers of 80, which precision.fp8.recipe=mxfp8 cannot cut into 32s; give a multiple of 32 a rank."
+    ),
     "precision: {fp8: {recipe: mxfp8, emulation: true, param: true}}": (
         "precision.fp8.param=true stores weights in FP8, and precision.fp8.emulation=true only rounds them; "
         "set one of the two to false."
@@ -60,6 +75,14 @@ def test_refusal(text: str, write: Write) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe(write("a.yaml", text))
     assert str(caught.value) == CASES[text]
+
+
+def test_a_width_that_no_layer_has_is_not_looked_at(write: Write) -> None:
+    """Where every layer has experts."""
+    text = "model: {family: qwen3_moe, ffn_hidden_size: 7, moe: {num_experts: 4, dense_layers: %s}}\nprecision: {%s}"
+    load_recipe(write("a.yaml", text % ([], EMULATED % "mxfp8")))
+    with pytest.raises(RecipeError, match=r"^model\.ffn_hidden_size=7 over parallel\.tensor=1 makes layers of 7"):
+        load_recipe(write("a.yaml", text % ([1], EMULATED % "mxfp8")))
 
 
 @pytest.mark.parametrize("recipe", ["tensorwise", "delayed", "blockwise", "mxfp8"])

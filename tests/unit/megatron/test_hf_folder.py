@@ -115,6 +115,47 @@ def too_few_rows(folder: Path) -> None:
     save_file({HEAD: torch.zeros(VOCAB - 1, 24)}, folder / SECOND)
 
 
+def more_layers(folder: Path) -> None:
+    """As a config.json of fewer layers would have it."""
+    more(folder, "model.layers.2.input_layernorm.weight")
+
+
+def biases(folder: Path) -> None:
+    more(folder, "model.layers.0.self_attn.q_proj.bias")
+
+
+def more(folder: Path, name: str) -> None:
+    held = load_file(folder / FIRST) | {name: torch.zeros(24)}
+    save_file(held, folder / FIRST)
+    write_index(folder, dict.fromkeys(held, FIRST) | {HEAD: SECOND})
+
+
+def tensor_in_both_shards(folder: Path) -> None:
+    save_file(load_file(folder / SECOND) | {"model.norm.weight": torch.ones(24)}, folder / SECOND)
+
+
+def name_twice(folder: Path) -> None:
+    text = (folder / INDEX).read_text()
+    (folder / INDEX).write_text(text.replace(f'"{HEAD}"', f'"{HEAD}": "{FIRST}", "{HEAD}"'))
+
+
+def eight_bits(folder: Path) -> None:
+    save_file({HEAD: torch.zeros(VOCAB, 24, dtype=torch.int8)}, folder / SECOND)
+
+
+def float8(folder: Path) -> None:
+    save_file({HEAD: torch.zeros(VOCAB, 24, dtype=torch.float8_e4m3fn)}, folder / SECOND)
+
+
+def name_that_no_disk_takes(folder: Path) -> None:
+    write_index(folder, {HEAD: "a" * 5000})
+
+
+def folder_for_a_shard(folder: Path) -> None:
+    (folder / SECOND).unlink()
+    (folder / SECOND).mkdir()
+
+
 DAMAGE: dict[Callable[[Path], None], str] = {
     cut_short: f"holds {FIRST}, which cannot be read",
     empty_shard: f"holds {SECOND}, which cannot be read",
@@ -128,6 +169,14 @@ DAMAGE: dict[Callable[[Path], None], str] = {
     no_index: f"holds neither {SINGLE} nor {INDEX}",
     missing_tensor: "holds no tensor model.norm.weight; give a whole model",
     another_shape: f"holds {HEAD} as [13, 3], and the model has [13, 24]",
+    more_layers: 'holds "model.layers.2.input_layernorm.weight", which its model has no place for (1 such)',
+    biases: 'holds "model.layers.0.self_attn.q_proj.bias", which its model has no place for (1 such)',
+    tensor_in_both_shards: f"holds {SECOND}, which has model.norm.weight, and an {INDEX} that does not look for it",
+    name_twice: f"{INDEX} that cannot be read ({HEAD} is there twice)",
+    eight_bits: f"holds {HEAD} in I8; give weights in one of BF16, F16, F32, F64",
+    float8: f"holds {HEAD} in F8_E4M3; give weights",
+    name_that_no_disk_takes: "aaa..., which is not there",
+    folder_for_a_shard: f'names "{SECOND}", which is not there',
     too_few_rows: f"holds {HEAD} as [12, 24], and the model has [13, 24]",
 }
 
@@ -136,6 +185,14 @@ DAMAGE: dict[Callable[[Path], None], str] = {
 def test_a_damaged_folder_is_refused(damage: Callable[[Path], None], sharded: Path) -> None:
     damage(sharded)
     refused(sharded, DAMAGE[damage])
+
+
+def test_what_is_no_weight_is_passed_over(sharded: Path) -> None:
+    """Rotary frequencies, in exports of transformers before 4.32; and shards that are links, as in the Hub's cache."""
+    more(sharded, "model.layers.0.self_attn.rotary_emb.inv_freq")
+    (sharded / SECOND).rename(sharded / "blob")
+    (sharded / SECOND).symlink_to(sharded / "blob")
+    check_saved_weights(sharded, UNTIED, VOCAB)
 
 
 def test_a_missing_head_is_told_from_a_tied_one(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ import pytest
 
 from megarl.cli import main
 from megarl.config.load import load_recipe
+from megarl.plan.parameters import pieces
 from megarl.plan.plan import nearest_fit, plan_recipe, rows_that_fit
+from megarl.plan.recipe import layout_of, shape_of
 from megarl.plan.report import verdict
 
 DEMO = str(Path(__file__).resolve().parents[3] / "recipes/demo/grpo_arithmetic.yaml")
@@ -87,6 +89,37 @@ def test_no_layout_is_nearer_than_the_one_named() -> None:
         parallel = replace(recipe.parallel, tensor=tensor, pipeline=pipeline, context=context)
         if plan_recipe(replace(recipe, parallel=parallel), VOCAB).peak <= limit:
             assert doublings(parallel.data, tensor, pipeline, context) >= distance
+
+
+# two layers of 64 experts of 2 x 1.6 million weights, on four ranks
+EXPERTS = [
+    *("model.family=qwen3_moe", "model.moe={num_experts: 64, ffn_hidden_size: 1024}", "model.num_layers=2"),
+    *("model.hidden_size=1024", "parallel.world_size=4", "sft.steps=0", "rl.micro_batch_size=1"),
+    *("rl.measure_reference=false", "rollout.max_batch_size=1"),
+]
+
+
+@pytest.mark.parametrize("gpu_memory", ["5.5", "4.0", "0.1"])
+def test_experts_are_spread_where_that_fits(gpu_memory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed, given back word for word, is a recipe that passes its checks, and needs what was said."""
+    arguments = [*EXPERTS, "--gpu-memory", gpu_memory]
+    code, tree = plan(capsys, *arguments)
+    assert code == 1
+    named = tree["nearest_that_fits"] or tree["least"]
+    assert named["layout"]["expert"] > 1
+    assert main(["plan", DEMO, *arguments]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    again, found = plan(capsys, *arguments, *last[last.index("parallel.tensor=") :].split())
+    assert again == int(tree["nearest_that_fits"] is None)
+    assert found["peak_bytes"] == named["peak_bytes"] and found["layout"] == named["layout"]
+
+
+def test_an_experts_number_adds_no_work() -> None:
+    """To any of the hundreds of layouts that are tried."""
+    many = ["model.moe={num_experts: 4096, ffn_hidden_size: 16}", "parallel.world_size=64", "rl.prompts_per_step=64"]
+    recipe = load_recipe(DEMO, [*EXPERTS, *many]).recipe
+    shape = shape_of(recipe, 30)
+    assert len(pieces(shape, layout_of(recipe))) == len(pieces(replace(shape, experts=2), layout_of(recipe)))
 
 
 def test_the_rollout_that_fits_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,13 @@
 """Parameters, and the bytes that a trained model holds, against published numbers and sums by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from megarl.plan.parameters import by_part, pieces, whole_model
 from megarl.plan.shape import Layout, Numerics, Shape
 from megarl.plan.state import State, trained_state
-from tests.unit.plan.models import QWEN2_5_7B, QWEN2_5_HALF_B, QWEN3_30B_A3B
+from tests.unit.plan.models import LLAMA_3_8B, QWEN2_5_7B, QWEN2_5_HALF_B, QWEN3_30B_A3B
 
 BF16 = Numerics(compute=2)
 
@@ -13,7 +15,12 @@ BF16 = Numerics(compute=2)
 @pytest.mark.parametrize(
     ("shape", "published"),
     # half of metadata.total_size, bf16, of each model's model.safetensors.index.json, or of the one file
-    [(QWEN2_5_7B, 7_615_616_512), (QWEN2_5_HALF_B, 494_032_768), (QWEN3_30B_A3B, 30_532_122_624)],
+    [
+        (QWEN2_5_7B, 7_615_616_512),
+        (QWEN2_5_HALF_B, 494_032_768),
+        (QWEN3_30B_A3B, 30_532_122_624),
+        (LLAMA_3_8B, 8_030_261_248),
+    ],
 )
 def test_parameters_are_those_of_published_models(shape: Shape, published: int) -> None:
     assert sum(whole_model(shape).values()) == published
@@ -32,7 +39,7 @@ def test_ranks_hold_the_model_once(layout: Layout) -> None:
 
 def test_experts_are_spread_over_expert_ranks() -> None:
     layout = Layout(world=16, tensor=2, sequence=True, expert=8, expert_tensor=2)
-    expert = sum(piece.size for piece in pieces(QWEN3_30B_A3B, layout) if piece.expert)
+    expert = sum(piece.elements for piece in pieces(QWEN3_30B_A3B, layout) if piece.expert)
     assert expert == 48 * (128 // 8) * 3 * 2048 * 768 // 2
     assert (layout.replicas, layout.expert_replicas) == (8, 1)
 
@@ -80,6 +87,19 @@ def test_buffers_of_the_distributed_optimizer_are_padded() -> None:
     elements = 640
     state = trained_state(shape, Layout(world=2, distributed_optimizer=True), Numerics())
     assert state == State(4 * elements, 4 * elements, 8 * elements // 2)
+
+
+def test_experts_are_padded_one_by_one() -> None:
+    """Three experts of a rank, of 2 x 60 and 60 elements, each tensor at a multiple of 64: 3 x (128 + 64) = 576."""
+    shape = Shape(
+        layers=1, hidden=20, ffn=3, heads=1, groups=1, head_dim=2, vocab=7, experts=6, experts_per_token=2, expert_ffn=3
+    )
+    layout = Layout(world=4, expert=2, distributed_optimizer=True)
+    state = trained_state(shape, layout, Numerics())
+    dense = trained_state(replace(shape, experts=0, ffn=0), replace(layout, expert=1), Numerics())
+    # the router's 120 elements take 128 of the dense buffer; each buffer ends at a multiple of 128
+    assert state.weights == 4 * (640 + 128) + dense.weights
+    assert state.optimizer == 8 * (640 // 2 + 128 // 4) + dense.optimizer
 
 
 def test_a_critic_has_one_output() -> None:
