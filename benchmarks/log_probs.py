@@ -60,17 +60,17 @@ def run(
         )  # fmt: skip
     else:
         import megarl.megatron  # noqa: F401 - before megatron.core
+        from megarl.megatron.distribution import Distribution, VocabularyShard
         from megarl.megatron.head_log_probs import head_log_probs
         from megarl.megatron.head_loss import head_loss
-        from megarl.megatron.log_probs import VocabularyShard
 
-        shard = VocabularyShard(None, 0, len(weight_VH))
+        distribution = Distribution(VocabularyShard(None, 0, len(weight_VH)))
         if way == "recomputed":
-            log_probs_N, _ = head_log_probs(hidden_NH, weight_VH, targets_N, 1.0, shard)
+            log_probs_N = head_log_probs(hidden_NH, weight_VH, targets_N, distribution).log_probs_N
             loss = surrogate(log_probs_N, old_N, advantages_N) / tokens
         else:
             loss = head_loss(
-                hidden_NH, weight_VH, targets_N, 1.0, shard,
+                hidden_NH, weight_VH, targets_N, distribution,
                 lambda log_probs, _, rows: surrogate(log_probs, old_N[rows], advantages_N[rows]),
             ) / tokens  # fmt: skip
     loss.backward()

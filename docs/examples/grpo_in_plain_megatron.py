@@ -62,7 +62,7 @@ def main(steps: int = 30) -> list[float]:
         batch = pad_batch([[0]] * len(responses), responses.tolist(), current().device)
         advantages_BT = ADVANTAGES["grpo"](Rewarded(rewards_B, prompt_ids, batch.mask_BT, batch.mask_BT.any(dim=1)))
         schedule = {"model": [wrapped], "num_microbatches": 1, "seq_length": LENGTH, "micro_batch_size": len(batch)}
-        score = scoring_forward_step(vocab_size=VOCAB, temperature=1.0)
+        score = scoring_forward_step(vocab_size=VOCAB)
         run = get_forward_backward_func()
         with torch.no_grad():
             [old_BT] = run(forward_step_func=score, data_iterator=iter([batch]), forward_only=True,

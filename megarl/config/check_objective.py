@@ -71,6 +71,23 @@ def exact_kl_takes_no_weights(recipe: Recipe) -> None:
                 raise refusal(f"rl.kl.{name}", value, reason, "drop it or take k2 or k3")
 
 
+def exact_kl_is_finite(recipe: Recipe) -> None:
+    """Where the policy may draw a token that the reference's own truncation leaves out, their KL is infinite."""
+    kl, rollout = recipe.rl.kl, recipe.rollout
+    if recipe.rl.steps > 0 and kl.estimator == "full" and kl.coefficient > 0:
+        for name, value, unset in (("top_p", rollout.top_p, 1.0), ("top_k", rollout.top_k, 0)):
+            if value != unset:
+                reason = "makes rl.kl.estimator=full infinite where policy and reference leave different tokens"
+                raise refusal(f"rollout.{name}", value, reason, f"set {name}={unset:g} or take k2 or k3")
+
+
+def sampling_leaves_a_choice(recipe: Recipe) -> None:
+    """With one token to draw, a group's responses are the same one, and no log-prob has a gradient."""
+    if recipe.rl.steps > 0 and recipe.rollout.top_k == 1:
+        reason = "leaves RL one token to draw, whose log-prob is 0 whatever the weights"
+        raise refusal("rollout.top_k", 1, reason, "give at least 2, or 0 for all tokens")
+
+
 def coefficient_is_steered_gently(recipe: Recipe) -> None:
     """It moves by a fifth of responses / horizon at most: beyond a factor of e a step it soon leaves every number."""
     rl = recipe.rl
@@ -130,6 +147,8 @@ OBJECTIVE_CHECKS = (
     reinforce_updates_once,
     kl_belongs_where_it_is,
     exact_kl_takes_no_weights,
+    exact_kl_is_finite,
+    sampling_leaves_a_choice,
     coefficient_is_steered_gently,
     overlong_fits,
 )

@@ -7,7 +7,7 @@ from megarl.config.fields import key
 
 @dataclass
 class RolloutConfig:
-    """The engine and how it samples. The trainer's log-probs use the same temperature."""
+    """The engine and how it samples, for training and evaluation; the trainer's log-probs are of that distribution."""
 
     engine: str = key(
         "embedded",
@@ -15,6 +15,13 @@ class RolloutConfig:
         choices=("embedded", "vllm"),
     )
     temperature: float = key(1.0, "Sampling temperature; logits are divided by it.", above=0)
+    top_p: float = key(
+        1.0,
+        "Of what top_k leaves, the fewest likeliest tokens whose probability reaches it are sampled; 1 for all.",
+        above=0,
+        high=1,
+    )
+    top_k: int = key(0, "The likeliest tokens, so many, are sampled; 0 for all.", low=0)
     max_new_tokens: int = key(64, "Longest response, in tokens, end token included.", low=1)
     max_batch_size: int = key(2048, "Responses that the embedded engine decodes at once, a process.", low=1)
 

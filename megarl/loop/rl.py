@@ -31,8 +31,8 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
     with timed(seconds, "step"):
         rollouts = collect_rollouts(run, seconds)
         with timed(seconds, "log_probs"):
-            batch, routing = _scored(run, rollouts)
-        drift = _drift(batch) | routing
+            batch, agreement = _scored(run, rollouts)
+        drift = _drift(batch) | agreement
         batch, correction = with_advantages(run, batch, rollouts)
         with timed(seconds, "update"):
             critic_metrics = update_critic(run, batch)
@@ -63,7 +63,7 @@ def _scored(run: Run, rollouts: Rollouts) -> tuple[TrainBatch, dict[str, float]]
     """The rollouts as one batch, with log-probs by the engine, by the policy before its update and by the reference.
 
     Returns:
-        The batch, and how far engine and policy agree on their tokens' experts, where the engine tells.
+        The batch, and how far engine and policy agree: see `Policy.log_probs_and_agreement`.
     """
     config = run.recipe.rl
     batch = pad_batch(
@@ -75,14 +75,14 @@ def _scored(run: Run, rollouts: Rollouts) -> tuple[TrainBatch, dict[str, float]]
         routing_of = [completion.routing for completion in rollouts.completions]
         batch = with_routing(batch, routing_of, config.routing_replay)
     reference = None if run.reference is None else run.reference.log_probs(batch, micro_batch_size(config))
-    old_log_probs_BT, routing = run.policy.log_probs_and_routing(batch, micro_batch_size(config))
+    old_log_probs_BT, agreement = run.policy.log_probs_and_agreement(batch, micro_batch_size(config))
     scored = replace(
         batch,
         old_log_probs_BT=old_log_probs_BT,
         rollout_log_probs_BT=on_targets(batch, [completion.log_probs for completion in rollouts.completions]),
         reference_log_probs_BT=reference,
     )
-    return scored, routing
+    return scored, agreement
 
 
 def _drift(batch: TrainBatch) -> dict[str, float]:
@@ -103,7 +103,7 @@ def _update(run: Run, batch: TrainBatch) -> list[Update]:
             part,
             loss,
             micro_batch_size=micro_batch_size(config),
-            temperature=run.recipe.rollout.temperature,
+            sampling=run.policy.sampling,
             normalisation=build_normalisation(run.recipe),
             reference=run.reference if "reference_kl_BT" in loss.needs else None,
         )

@@ -84,7 +84,15 @@ class Run:
     def sampling(self, *, greedy: bool = False, with_routing: bool = False) -> SamplingParams:
         """The recipe's sampling settings."""
         rollout = self.recipe.rollout
-        return SamplingParams(rollout.temperature, rollout.max_new_tokens, self.stop_token_id, greedy, with_routing)
+        return SamplingParams(
+            temperature=rollout.temperature,
+            max_new_tokens=rollout.max_new_tokens,
+            stop_token_id=self.stop_token_id,
+            greedy=greedy,
+            with_routing=with_routing,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+        )
 
     def requests(self, problems: Sequence[Problem], samples: int, stream: str) -> list[Request]:
         """`samples` requests for each problem, group by group.

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megarl.megatron.distribution import Distribution
 from megarl.megatron.head_loss import add_product
-from megarl.megatron.log_probs import VocabularyShard, chunks, log_sum_exp, scaled_logits, wide
+from megarl.megatron.log_probs import chunks, log_sum_exp, scaled_logits, wide
 
 _TINY = -20.0
 """Log-ratio of policy to reference below which e^-x is not formed: the token's probability is next to nothing."""
@@ -21,8 +22,7 @@ def exact_kl(
     weight_VH: Tensor,
     reference_hidden_NH: Tensor,
     reference_weight_VH: Tensor,
-    temperature: float,
-    shard: VocabularyShard,
+    distribution: Distribution,
 ) -> Tensor:
     """sum_v policy_v (log policy_v - log reference_v) at each token: nats, never negative, fp32 (fp64 of fp64) [N].
 
@@ -33,11 +33,16 @@ def exact_kl(
         weight_VH: this rank's rows of its weight.
         reference_hidden_NH: the same of the reference.
         reference_weight_VH: likewise.
-        temperature: divides both models' logits.
-        shard: which columns of the vocabulary the weights' rows are.
+        distribution: what both models' logits stand for. It must not truncate: where one model's support has a token
+            that the other's lacks, the KL is infinite.
+
+    Raises:
+        ValueError: it truncates.
     """
+    if distribution.sampling.truncates:
+        raise ValueError(f"the exact KL under {distribution.sampling} is infinite where two supports differ")
     kl_N: Tensor = _ExactKL.apply(  # type: ignore[no-untyped-call]
-        hidden_NH, weight_VH, reference_hidden_NH, reference_weight_VH, temperature, shard
+        hidden_NH, weight_VH, reference_hidden_NH, reference_weight_VH, distribution
     )
     return kl_N
 
@@ -50,15 +55,15 @@ class _ExactKL(torch.autograd.Function):
         weight_VH: Tensor,
         reference_hidden_NH: Tensor,
         reference_weight_VH: Tensor,
-        temperature: float,
-        shard: VocabularyShard,
+        distribution: Distribution,
     ) -> Tensor:
+        shard = distribution.shard
         log_z_N, reference_log_z_N, kl_N = (
             hidden_NH.new_empty(len(hidden_NH), dtype=wide(hidden_NH.dtype)) for _ in range(3)
         )
         for rows in chunks(len(hidden_NH), len(weight_VH)):
-            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
-            reference = scaled_logits(reference_hidden_NH[rows] @ reference_weight_VH.t(), temperature, shard)
+            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), distribution)
+            reference = scaled_logits(reference_hidden_NH[rows] @ reference_weight_VH.t(), distribution)
             log_z_N[rows], reference_log_z_N[rows] = log_sum_exp(logits, shard), log_sum_exp(reference, shard)
             log_p = logits.sub_(log_z_N[rows, None])
             x = log_p - reference.sub_(reference_log_z_N[rows, None])
@@ -70,23 +75,23 @@ class _ExactKL(torch.autograd.Function):
         ctx.save_for_backward(
             hidden_NH, weight_VH, reference_hidden_NH, reference_weight_VH, log_z_N, reference_log_z_N, kl_N
         )
-        ctx.temperature, ctx.shard = temperature, shard
+        ctx.distribution = distribution
         return kl_N
 
     @staticmethod
-    def backward(ctx: Any, grad_kl_N: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+    def backward(ctx: Any, grad_kl_N: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         hidden_NH, weight_VH, reference_hidden_NH, reference_weight_VH, *statistics = ctx.saved_tensors
         log_z_N, reference_log_z_N, kl_N = statistics
         grad_hidden_NH = torch.empty_like(hidden_NH)
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
         for rows in chunks(len(hidden_NH), len(weight_VH)):
-            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), ctx.temperature, ctx.shard)
-            reference = scaled_logits(reference_hidden_NH[rows] @ reference_weight_VH.t(), ctx.temperature, ctx.shard)
+            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), ctx.distribution)
+            reference = scaled_logits(reference_hidden_NH[rows] @ reference_weight_VH.t(), ctx.distribution)
             log_p = logits.sub_(log_z_N[rows, None])
             x = log_p - reference.sub_(reference_log_z_N[rows, None])
             # d KL / d logit = p (x - KL)
-            scale = grad_kl_N[rows, None] / ctx.temperature
+            scale = grad_kl_N[rows, None] / ctx.distribution.sampling.temperature
             grad = (log_p.exp_() * (x - kl_N[rows, None]) * scale).to(hidden_NH.dtype)
             grad_hidden_NH[rows] = grad @ weight_VH
             add_product(grad_weight_VH, grad, hidden_NH[rows])
-        return grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype), None, None, None, None
+        return grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype), None, None, None

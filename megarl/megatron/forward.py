@@ -13,13 +13,14 @@ from megatron.core.utils import get_model_config
 from torch import Tensor
 
 from megarl.megatron.batch import TrainBatch
+from megarl.megatron.distribution import PLAIN, Sampling
 from megarl.megatron.head import deferred_weight
 from megarl.megatron.local_loss import FIELDS, local_loss
 from megarl.megatron.model_input import ModelInput, model_input
 from megarl.megatron.precision import token_alignment
 from megarl.megatron.router import routers
 from megarl.megatron.routing_input import routing_input
-from megarl.megatron.scores import Scorer, Scores
+from megarl.megatron.scores import OutsideSupport, Scorer, Scores
 from megarl.objectives.batch import Objective, Sum, TokenBatch, is_token_local
 from megarl.objectives.normalisation import Normalisation, weighted_sum
 
@@ -33,7 +34,7 @@ def policy_forward_step(
     objective: Objective,
     *,
     vocab_size: int,
-    temperature: float = 1.0,
+    sampling: Sampling = PLAIN,
     normalisation: Normalisation = DEFAULT,
     reference: torch.nn.Module | None = None,
 ) -> ForwardStep:
@@ -42,7 +43,7 @@ def policy_forward_step(
     Args:
         objective: see `megarl.objectives`.
         vocab_size: real tokens; what Megatron-core pads the vocabulary with gets no probability.
-        temperature: of the sampling; divides the logits.
+        sampling: how the responses were drawn; log-probs and entropies are those of its distribution.
         normalisation: see `megarl.objectives.normalisation`.
         reference: this rank's stage of the reference, for an objective that reads the exact KL; the batches then bring
             its hidden states along.
@@ -55,9 +56,9 @@ def policy_forward_step(
     Raises:
         ValueError: (from the step) the model's configuration has calculate_per_token_loss off, under which
             Megatron-core would average micro-batch means instead of dividing by the global token count; or the
-            batch has no totals.
+            batch has no totals; or there is a reference and the sampling truncates (see `exact_kl`).
     """
-    scorer = Scorer(vocab_size, temperature, reference)
+    scorer = Scorer(vocab_size, sampling, reference)
 
     def forward_step(data_iterator: Iterator[TrainBatch], model: torch.nn.Module) -> tuple[Tensor, LossFunc]:
         if not get_model_config(model).calculate_per_token_loss:
@@ -78,8 +79,9 @@ def policy_forward_step(
             # fp16 hidden states would get a gradient before the loss scale is in it, and lose it to underflow
             forms_gradient = weight_VH is not None and weight_VH.dtype != torch.float16
             if weight_VH is not None and forms_gradient and is_token_local(objective):
+                distribution = scorer.distribution(len(weight_VH))
                 loss, sums = local_loss(
-                    objective, model, output_bsX, weight_VH, batch, inputs, weights_BT, vocab_size, temperature
+                    objective, model, output_bsX, weight_VH, batch, inputs, weights_BT, distribution
                 )
             else:
                 output = objective(_token_batch(batch, scorer(model, output_bsX, batch, inputs)))
@@ -93,19 +95,29 @@ def policy_forward_step(
     return forward_step
 
 
-def scoring_forward_step(*, vocab_size: int, temperature: float) -> Callable[..., Any]:
+def scoring_forward_step(
+    *, vocab_size: int, sampling: Sampling = PLAIN, outside: OutsideSupport | None = None
+) -> Callable[..., Any]:
     """A forward step that trains nothing: with `collect_non_loss_data` it yields log-probs [B, T] a micro-batch.
 
     Log-probs are fp32, in nats, NaN outside the mask.
+
+    Args:
+        vocab_size: real tokens.
+        sampling: how the responses were drawn; log-probs are those of its distribution.
+        outside: counts the targets that the sampling leaves out.
     """
-    scorer = Scorer(vocab_size, temperature)
+    scorer = Scorer(vocab_size, sampling)
 
     def forward_step(data_iterator: Iterator[TrainBatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
         batch = next(data_iterator)
         inputs = input_for(model, batch)
 
         def collect(output_bsX: Tensor, non_loss_data: bool = True) -> Tensor:
-            return scorer(model, output_bsX, batch, inputs).log_probs_BT
+            scores = scorer(model, output_bsX, batch, inputs)
+            if outside is not None and scores.outside_BT is not None:
+                outside.take(scores.outside_BT[batch.mask_BT])
+            return scores.log_probs_BT
 
         return run_model(model, inputs), collect
 

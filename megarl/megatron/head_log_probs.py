@@ -1,8 +1,8 @@
 """Hidden states to token log-probs and entropy, fused over the output layer: no logits of more than one chunk exist.
 
-The forward pass keeps two numbers a token; the backward pass forms each chunk's logits anew. Under tensor parallelism
-each rank's weight holds some columns of the vocabulary, and the hidden states' gradient is this rank's part of it,
-which the region that they came through adds up.
+The forward pass keeps two numbers a token, three where sampling is truncated; the backward pass forms each chunk's
+logits anew. Under tensor parallelism each rank's weight holds some columns of the vocabulary, and the hidden states'
+gradient is this rank's part of it, which the region that they came through adds up.
 """
 
 from typing import Any
@@ -10,59 +10,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megarl.megatron.distribution import Distribution
 from megarl.megatron.head_loss import add_product
-from megarl.megatron.log_probs import VocabularyShard, chunks, log_partition, scaled_logits, softmax_gradient, wide
+from megarl.megatron.log_probs import ForwardPass, TokenScores, chunks, recomputed_gradient, scaled_logits, wide
 
 
-def head_log_probs(
-    hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, temperature: float, shard: VocabularyShard
-) -> tuple[Tensor, Tensor]:
-    """Log-prob of each target and entropy of each distribution, both in nats and fp32 (fp64 of fp64), with gradients.
+def head_log_probs(hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, distribution: Distribution) -> TokenScores:
+    """Log-prob of each target and entropy of each distribution.
 
     Args:
         hidden_NH: what the output layer reads, any floating dtype.
         weight_VH: this rank's rows of its weight, in the same dtype; the product is formed in it.
         targets_N: token ids, of the whole vocabulary.
-        temperature: divides the logits.
-        shard: which columns of the vocabulary the weight's rows are. The two all-reduces a chunk are its group's.
-
-    Returns:
-        log_probs_N, entropy_N.
+        distribution: what the logits stand for. Two all-reduces a chunk are its group's, and what `support_floor`
+            needs.
     """
-    log_probs_N, entropy_N = _HeadLogProbs.apply(  # type: ignore[no-untyped-call]
-        hidden_NH, weight_VH, targets_N, temperature, shard
-    )
-    return log_probs_N, entropy_N
+    scores = _HeadLogProbs.apply(hidden_NH, weight_VH, targets_N, distribution)  # type: ignore[no-untyped-call]
+    return TokenScores(*scores)
 
 
 class _HeadLogProbs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, temperature: float, shard: VocabularyShard
-    ) -> tuple[Tensor, Tensor]:
-        log_z_N, log_probs_N, entropy_N = (
-            hidden_NH.new_empty(len(targets_N), dtype=wide(hidden_NH.dtype)) for _ in range(3)
-        )
+        ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, distribution: Distribution
+    ) -> TokenScores:
+        found = ForwardPass(len(targets_N), hidden_NH, distribution)
         for rows in chunks(len(targets_N), len(weight_VH)):
-            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
-            top, log_sum, log_probs_N[rows], entropy_N[rows] = log_partition(logits, targets_N[rows], shard)
-            log_z_N[rows] = top + log_sum
-        ctx.save_for_backward(hidden_NH, weight_VH, targets_N, log_z_N, entropy_N)
-        ctx.temperature, ctx.shard = temperature, shard
-        ctx.set_materialize_grads(False)
-        return log_probs_N, entropy_N
+            found.take(rows, scaled_logits(hidden_NH[rows] @ weight_VH.t(), distribution), targets_N[rows])
+        ctx.save_for_backward(hidden_NH, weight_VH, targets_N, found.log_z_N, found.entropy_N, found.floor_N)
+        ctx.distribution = distribution
+        return found.scores(ctx)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, Tensor, None, None, None]:
-        hidden_NH, weight_VH, targets_N, log_z_N, entropy_N = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, Tensor, None, None]:
+        hidden_NH, weight_VH, targets_N, *statistics = ctx.saved_tensors
         grad_hidden_NH = torch.empty_like(hidden_NH)
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
         for rows in chunks(len(targets_N), len(weight_VH)):
-            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), ctx.temperature, ctx.shard)
-            own = [None if gradient_N is None else gradient_N[rows] for gradient_N in gradients]
-            grad = softmax_gradient(
-                logits, targets_N[rows], log_z_N[rows], entropy_N[rows], own[0], own[1], ctx.temperature, ctx.shard
-            ).to(hidden_NH.dtype)
+            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), ctx.distribution)
+            grad = recomputed_gradient(logits, targets_N, statistics, gradients, rows, ctx.distribution)
+            grad = grad.to(hidden_NH.dtype)
             grad_hidden_NH[rows] = grad @ weight_VH
             add_product(grad_weight_VH, grad, hidden_NH[rows])
-        return grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype), None, None, None
+        return grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype), None, None

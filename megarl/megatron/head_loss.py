@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megarl.megatron.log_probs import VocabularyShard, chunks, log_partition, scaled_logits, softmax_gradient, wide
+from megarl.megatron.distribution import Distribution
+from megarl.megatron.log_probs import chunks, log_partition, scaled_logits, softmax_gradient, wide
+from megarl.megatron.support import support_floor
 
 TokenLoss = Callable[[Tensor, Tensor, slice], Tensor]
 """Log-probs [n] and entropies [n] of some tokens, and which of all tokens they are, to their summed loss."""
@@ -20,8 +22,7 @@ def head_loss(
     hidden_NH: Tensor,
     weight_VH: Tensor,
     targets_N: Tensor,
-    temperature: float,
-    shard: VocabularyShard,
+    distribution: Distribution,
     token_loss: TokenLoss,
 ) -> Tensor:
     """The sum of a token-local loss, a scalar, with gradients by hidden states and weight.
@@ -30,12 +31,11 @@ def head_loss(
         hidden_NH: what the output layer reads, any floating dtype.
         weight_VH: this rank's rows of its weight, in the same dtype.
         targets_N: token ids, of the whole vocabulary.
-        temperature: divides the logits.
-        shard: which columns of the vocabulary the weight's rows are.
+        distribution: what the logits stand for.
         token_loss: called once a chunk, in order.
     """
     total: Tensor = _HeadLoss.apply(  # type: ignore[no-untyped-call]
-        hidden_NH, weight_VH, targets_N, temperature, shard, token_loss
+        hidden_NH, weight_VH, targets_N, distribution, token_loss
     )
     return total
 
@@ -55,23 +55,24 @@ class _HeadLoss(torch.autograd.Function):
         hidden_NH: Tensor,
         weight_VH: Tensor,
         targets_N: Tensor,
-        temperature: float,
-        shard: VocabularyShard,
+        distribution: Distribution,
         token_loss: TokenLoss,
     ) -> Tensor:
         loss = hidden_NH.new_zeros((), dtype=wide(hidden_NH.dtype))
         grad_hidden_NH = torch.empty_like(hidden_NH)
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
         for rows in chunks(len(targets_N), len(weight_VH)):
-            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
-            _, log_sum, log_probs, entropy = log_partition(logits, targets_N[rows], shard)
+            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), distribution)
+            floor = support_floor(logits, distribution)
+            _, log_sum, log_probs, entropy = log_partition(logits, targets_N[rows], distribution.shard, floor)
             with torch.enable_grad():
                 leaves = (log_probs.detach().requires_grad_(), entropy.detach().requires_grad_())
                 chunk_loss = token_loss(*leaves, rows)
             by_log_probs, by_entropy = torch.autograd.grad(chunk_loss, leaves, allow_unused=True)
             loss += chunk_loss.detach()
+            # no floor: log_partition has restricted the logits
             grad = softmax_gradient(
-                logits, targets_N[rows], log_sum, entropy, by_log_probs, by_entropy, temperature, shard
+                logits, targets_N[rows], log_sum, entropy, by_log_probs, by_entropy, distribution
             ).to(hidden_NH.dtype)
             torch.mm(grad, weight_VH, out=grad_hidden_NH[rows])
             add_product(grad_weight_VH, grad, hidden_NH[rows])
@@ -79,7 +80,7 @@ class _HeadLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         grad_hidden_NH, grad_weight_VH = ctx.saved_tensors
         # in place: the gradients are this function's own, and are handed on once
-        return grad_hidden_NH.mul_(grad_loss), grad_weight_VH.mul_(grad_loss), None, None, None, None
+        return grad_hidden_NH.mul_(grad_loss), grad_weight_VH.mul_(grad_loss), None, None, None

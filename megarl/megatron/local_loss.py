@@ -8,9 +8,9 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from megarl.megatron.batch import TrainBatch
+from megarl.megatron.distribution import Distribution
 from megarl.megatron.head import head_input
 from megarl.megatron.head_loss import head_loss
-from megarl.megatron.log_probs import VocabularyShard
 from megarl.megatron.model_input import ModelInput
 from megarl.objectives.batch import Objective, Sum, TokenBatch
 from megarl.objectives.normalisation import weighted_sum
@@ -35,8 +35,7 @@ def local_loss(
     batch: TrainBatch,
     inputs: ModelInput,
     weights_BT: Tensor,
-    vocab_size: int,
-    temperature: float,
+    distribution: Distribution,
 ) -> tuple[Tensor, dict[str, Sum]]:
     """The weighted sum of the trained tokens' losses, and the objective's metrics with the loss among them.
 
@@ -50,8 +49,7 @@ def local_loss(
         batch: the micro-batch.
         inputs: how the model read it.
         weights_BT: of each token's loss.
-        vocab_size: real tokens.
-        temperature: divides the logits.
+        distribution: what this rank's logits stand for.
     """
     trained_M = inputs.trained(batch.mask_BT)
     own = {name: inputs.take(value)[trained_M] for name in FIELDS if (value := getattr(batch, name)) is not None}
@@ -72,11 +70,9 @@ def local_loss(
             sums[name] = (total, count) if before is None else (before[0] + total, before[1] + count)
         return loss
 
-    group = parallel_state.get_tensor_model_parallel_group()
-    shard = VocabularyShard.of(len(weight_VH), vocab_size, group)
     hidden_MH = head_input(model, hidden_bsH.flatten(0, 1).index_select(0, trained_M))
     targets_M = inputs.take(batch.targets_BT)[trained_M]
-    loss = head_loss(hidden_MH, weight_VH, targets_M, temperature, shard, token_loss)
+    loss = head_loss(hidden_MH, weight_VH, targets_M, distribution, token_loss)
     if len(targets_M) == 0:
         # for the metrics' names, which every rank must know
         token_loss(weights_M, weights_M, slice(0))

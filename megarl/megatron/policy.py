@@ -9,6 +9,7 @@ from torch import Tensor
 
 from megarl.config.schema import Recipe
 from megarl.megatron.batch import TrainBatch
+from megarl.megatron.distribution import PLAIN, Sampling
 from megarl.megatron.forward import DEFAULT, policy_forward_step, scoring_forward_step
 from megarl.megatron.head import defer_head
 from megarl.megatron.micro_batches import MicroBatchSize
@@ -17,7 +18,7 @@ from megarl.megatron.reference_kl import batch_kl, beside_reference
 from megarl.megatron.router import routers
 from megarl.megatron.routing_metrics import agreement_metrics, reset_routers
 from megarl.megatron.schedule import Stages, Trainee, Update, score
-from megarl.megatron.scores import Scorer
+from megarl.megatron.scores import OutsideSupport, Scorer
 from megarl.megatron.weights import ReadTensor, export_specs, export_weights, load_weights
 from megarl.megatron.world import Layout
 from megarl.objectives.batch import Objective
@@ -29,6 +30,7 @@ class FrozenModel:
 
     def __init__(self, recipe: Recipe, layout: Layout, vocab_size: int) -> None:
         self.recipe, self.layout, self.vocab_size = recipe, layout, vocab_size
+        self.sampling = Sampling.of(recipe.rollout)
         self.models: list[GPTModel] = build_model(recipe.model, recipe.parallel, vocab_size, precision=recipe.precision)
         for model in self.models:
             defer_head(model, in_fp32=recipe.precision.fp32_head)
@@ -45,12 +47,15 @@ class FrozenModel:
         """Names, shapes and dtypes of what `export` gives, in its order, on every rank. Collective."""
         return export_specs(self.models, self.recipe.model, self.vocab_size)
 
-    def log_probs(self, batch: TrainBatch, micro_batch_size: MicroBatchSize) -> Tensor:
-        """Log-probs of the batch's targets, at the rollout's temperature. Collective.
+    def log_probs(
+        self, batch: TrainBatch, micro_batch_size: MicroBatchSize, outside: OutsideSupport | None = None
+    ) -> Tensor:
+        """Log-probs of the batch's targets, under the rollout's sampling. Collective.
 
         Args:
             batch: the whole batch, the same on every rank; each scores its share.
             micro_batch_size: sequences a rank runs at once, or their tokens.
+            outside: counts the targets that the sampling leaves out.
 
         Returns:
             fp32 [B, T] on every rank, in nats, NaN outside the mask.
@@ -58,7 +63,7 @@ class FrozenModel:
         Raises:
             ValueError: the batch does not split into such micro-batches.
         """
-        step = scoring_forward_step(vocab_size=self.vocab_size, temperature=self.recipe.rollout.temperature)
+        step = scoring_forward_step(vocab_size=self.vocab_size, sampling=self.sampling, outside=outside)
         return score(self.stages, self.layout, step, batch, micro_batch_size)
 
     @property
@@ -87,18 +92,25 @@ class Policy(FrozenModel, Trainee):
         FrozenModel.load(self, read)
         self.take_over_weights()
 
-    def log_probs_and_routing(
+    def log_probs_and_agreement(
         self, batch: TrainBatch, micro_batch_size: MicroBatchSize
     ) -> tuple[Tensor, dict[str, float]]:
-        """`log_probs`, and how far the routers agree with the engine's ids: routing_agreement and routing_overlap.
+        """`log_probs`, and how far the model agrees with the engine on what can be told of each token. Collective.
 
-        The dictionary is empty where the batch has no ids or rl.routing_replay=none. Collective.
+        Returns:
+            The log-probs. routing_agreement and routing_overlap with the engine's ids, where the batch has some and
+            rl.routing_replay is on; outside_support_share, of the tokens that the engine sampled and this model's own
+            truncation leaves out, where the sampling truncates.
         """
         reset_routers(self.stages)
-        log_probs_BT = self.log_probs(batch, micro_batch_size)
-        if batch.routed_experts_BTLK is None:
-            return log_probs_BT, {}
-        return log_probs_BT, agreement_metrics(self.stages, self.layout)
+        outside = OutsideSupport()
+        log_probs_BT = self.log_probs(batch, micro_batch_size, outside)
+        metrics = {}
+        if self.sampling.truncates:
+            metrics["outside_support_share"] = outside.share(log_probs_BT.device, self.layout)
+        if batch.routed_experts_BTLK is not None:
+            metrics |= agreement_metrics(self.stages, self.layout)
+        return log_probs_BT, metrics
 
     def update(
         self,
@@ -106,7 +118,7 @@ class Policy(FrozenModel, Trainee):
         objective: Objective,
         *,
         micro_batch_size: MicroBatchSize,
-        temperature: float = 1.0,
+        sampling: Sampling = PLAIN,
         normalisation: Normalisation = DEFAULT,
         reference: FrozenModel | None = None,
     ) -> Update:
@@ -116,14 +128,14 @@ class Policy(FrozenModel, Trainee):
             batch: the whole update batch, the same on every rank.
             objective: the loss.
             micro_batch_size: sequences a rank runs at once, or their tokens.
-            temperature: of the sampling; divides the logits.
+            sampling: how the responses were drawn; log-probs and entropies are those of its distribution.
             normalisation: see `megarl.objectives.normalisation`.
             reference: for an objective that reads the exact KL.
         """
         step = policy_forward_step(
             objective,
             vocab_size=self.vocab_size,
-            temperature=temperature,
+            sampling=sampling,
             normalisation=normalisation,
             reference=None if reference is None else reference.stages[-1],
         )
@@ -142,7 +154,7 @@ class Policy(FrozenModel, Trainee):
         Returns:
             fp32 [B, T] on every rank, in nats, NaN outside the mask.
         """
-        scorer = Scorer(self.vocab_size, self.recipe.rollout.temperature, reference.stages[-1])
+        scorer = Scorer(self.vocab_size, self.sampling, reference.stages[-1])
         return batch_kl(self.stages, reference.stages, self.layout, scorer, batch, micro_batch_size)
 
     @property

@@ -7,26 +7,50 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from megarl.megatron.batch import TrainBatch
+from megarl.megatron.collect import sum_over_speakers
+from megarl.megatron.distribution import PLAIN, Distribution, Sampling, VocabularyShard
 from megarl.megatron.exact_kl import exact_kl
 from megarl.megatron.head import deferred_weight, head_input
 from megarl.megatron.head_log_probs import head_log_probs
-from megarl.megatron.log_probs import VocabularyShard, token_log_probs
+from megarl.megatron.log_probs import token_log_probs
 from megarl.megatron.model_input import ModelInput
+from megarl.megatron.world import Layout
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Per-token results, fp32 [B, T] in nats, NaN outside the mask; each carries a gradient.
+    """Per-token results, fp32 [B, T], NaN outside the mask; the first three are in nats and carry a gradient.
 
     Attributes:
         log_probs_BT: of the targets.
         entropy_BT: of the distributions.
         reference_kl_BT: KL(policy || reference) over the vocabulary; None without a reference.
+        outside_BT: 1 for a target that truncated sampling leaves out, else 0; None where it truncates nothing.
     """
 
     log_probs_BT: Tensor
     entropy_BT: Tensor
-    reference_kl_BT: Tensor | None
+    reference_kl_BT: Tensor | None = None
+    outside_BT: Tensor | None = None
+
+
+class OutsideSupport:
+    """Counts the targets that truncated sampling leaves out."""
+
+    def __init__(self) -> None:
+        self._counts: list[Tensor] = []
+
+    def take(self, outside_M: Tensor) -> None:
+        """Adds some targets, each 1 or 0."""
+        self._counts.append(torch.stack([outside_M.sum(), torch.full_like(outside_M.sum(), outside_M.numel())]))
+
+    def share(self, device: torch.device, layout: Layout) -> float:
+        """Of the targets of all ranks; 0 where there are none. Collective."""
+        count_2 = torch.zeros(2, dtype=torch.float64, device=device)
+        for counts in self._counts:
+            count_2 += counts
+        outside, targets = sum_over_speakers(count_2, layout)
+        return float(outside / targets.clamp(min=1))
 
 
 @dataclass(frozen=True)
@@ -35,12 +59,12 @@ class Scorer:
 
     Attributes:
         vocab_size: real tokens; what Megatron-core pads the vocabulary with gets no probability.
-        temperature: divides the logits.
+        sampling: how tokens are drawn.
         reference: this rank's stage of the reference, for the exact KL; the batches then bring its hidden states along.
     """
 
     vocab_size: int
-    temperature: float
+    sampling: Sampling = PLAIN
     reference: torch.nn.Module | None = None
 
     def __call__(self, model: torch.nn.Module, output_bsX: Tensor, batch: TrainBatch, inputs: ModelInput) -> Scores:
@@ -51,26 +75,32 @@ class Scorer:
         weight_VH = deferred_weight(model)
         kl_M = None
         if weight_VH is None:
-            scores = token_log_probs(output_MX, targets_M, self.temperature, self._shard(output_MX.shape[-1]))
+            scores = token_log_probs(output_MX, targets_M, self.distribution(output_MX.shape[-1]))
         else:
-            shard = self._shard(len(weight_VH))
             hidden_MH = head_input(model, output_MX)
-            scores = head_log_probs(hidden_MH, weight_VH, targets_M, self.temperature, shard)
+            scores = head_log_probs(hidden_MH, weight_VH, targets_M, self.distribution(len(weight_VH)))
             if self.reference is not None:
-                reference_weight_VH = deferred_weight(self.reference)
-                assert batch.reference_hidden_MH is not None and reference_weight_VH is not None
-                kl_M = exact_kl(
-                    hidden_MH,
-                    weight_VH,
-                    batch.reference_hidden_MH.to(reference_weight_VH.dtype),
-                    reference_weight_VH,
-                    self.temperature,
-                    shard,
-                )
+                kl_M = self._exact_kl(hidden_MH, weight_VH, batch)
+        outside_M = None if scores.outside_N is None else scores.outside_N.to(scores.log_probs_N.dtype)
+        values = {
+            "log_probs_BT": scores.log_probs_N,
+            "entropy_BT": scores.entropy_N,
+            **({} if kl_M is None else {"reference_kl_BT": kl_M}),
+            **({} if outside_M is None else {"outside_BT": outside_M}),
+        }
         blank_N = torch.full(targets_N.shape, float("nan"), device=output_bsX.device)
-        values = [*scores, *([] if kl_M is None else [kl_M])]
-        whole = inputs.bring_back(*(blank_N.index_copy(0, trained_M, values_M) for values_M in values))
-        return Scores(whole[0], whole[1], whole[2] if len(whole) > 2 else None)
+        whole = inputs.bring_back(*(blank_N.index_copy(0, trained_M, values_M) for values_M in values.values()))
+        return Scores(**dict(zip(values, whole, strict=True)))
 
-    def _shard(self, columns: int) -> VocabularyShard:
-        return VocabularyShard.of(columns, self.vocab_size, parallel_state.get_tensor_model_parallel_group())
+    def distribution(self, columns: int) -> Distribution:
+        """What this rank's logits stand for, given the number of their columns."""
+        group = parallel_state.get_tensor_model_parallel_group()
+        return Distribution(VocabularyShard.of(columns, self.vocab_size, group), self.sampling)
+
+    def _exact_kl(self, hidden_MH: Tensor, weight_VH: Tensor, batch: TrainBatch) -> Tensor:
+        assert self.reference is not None and batch.reference_hidden_MH is not None
+        reference_weight_VH = deferred_weight(self.reference)
+        assert reference_weight_VH is not None
+        reference_hidden_MH = batch.reference_hidden_MH.to(reference_weight_VH.dtype)
+        distribution = self.distribution(len(weight_VH))
+        return exact_kl(hidden_MH, weight_VH, reference_hidden_MH, reference_weight_VH, distribution)

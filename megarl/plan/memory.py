@@ -8,7 +8,7 @@ from megarl.plan.shape import Batch, Layout, Numerics, Shape
 from megarl.plan.state import frozen_weights, trained_state
 
 _SAMPLING_BYTES = 24
-"""Of a logit while a token is drawn: fp32 logits and log-probs, two fp64 arrays."""
+"""Of a logit while a token is drawn: fp32 logits and log-probs, two fp64 arrays; top-p's sort takes as much before."""
 
 
 @dataclass(frozen=True)

@@ -121,8 +121,9 @@ class EmbeddedEngine:
         if routing is not None:
             routing.take(live, 0)
         for step in range(width):
+            draws_B = None if draws_BT is None else draws_BT[live, step]
             tokens_B, step_log_probs_B = sample(
-                logits_BV, sampling.temperature, None if draws_BT is None else draws_BT[live, step]
+                logits_BV, sampling.temperature, draws_B, sampling.top_p, sampling.top_k
             )
             writing = live[active]
             tokens_BT[writing, step] = tokens_B[active]

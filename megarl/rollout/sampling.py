@@ -26,18 +26,24 @@ def uniforms(requests: Sequence[Request], seed: int, count: int) -> Tensor:
     return torch.from_numpy(rows)
 
 
-def sample(logits_BV: Tensor, temperature: float, uniforms_B: Tensor | None) -> tuple[Tensor, Tensor]:
+def sample(
+    logits_BV: Tensor, temperature: float, uniforms_B: Tensor | None, top_p: float = 1.0, top_k: int = 0
+) -> tuple[Tensor, Tensor]:
     """Draws one token a row by inverting the cumulative distribution.
 
     Args:
         logits_BV: next-token logits.
         temperature: divides the logits.
         uniforms_B: one number in [0, 1) a row, or None to take the likeliest token.
+        top_p: see `SamplingParams`. As in vLLM, temperature comes first, then top_k, then top_p; tokens that tie with
+            the last one left are left too.
+        top_k: see there.
 
     Returns:
-        int64 tokens [B], and their fp32 log-probs [B] in nats under softmax(logits / temperature).
+        int64 tokens [B], and their fp32 log-probs [B] in nats under softmax(logits / temperature) over the tokens
+        that are left.
     """
-    log_probs_BV = F.log_softmax(logits_BV.float() / temperature, dim=-1)
+    log_probs_BV = F.log_softmax(_left(logits_BV.float() / temperature, top_p, top_k), dim=-1)
     if uniforms_B is None:
         tokens_B = log_probs_BV.argmax(dim=-1)
     else:
@@ -47,3 +53,17 @@ def sample(logits_BV: Tensor, temperature: float, uniforms_B: Tensor | None) -> 
         thresholds_B1 = (uniforms_B.to(cumulative_BV.device) * cumulative_BV[:, -1])[:, None]
         tokens_B = torch.searchsorted(cumulative_BV, thresholds_B1, right=True)[:, 0].clamp(max=logits_BV.shape[-1] - 1)
     return tokens_B, log_probs_BV.gather(-1, tokens_B[:, None])[:, 0]
+
+
+def _left(logits_BV: Tensor, top_p: float, top_k: int) -> Tensor:
+    """The logits with -inf for tokens that are not sampled, in place."""
+    if top_k:
+        least_B1 = logits_BV.topk(min(top_k, logits_BV.shape[-1]), dim=-1).values[:, -1:]
+        logits_BV.masked_fill_(logits_BV < least_B1, -torch.inf)
+    if top_p < 1.0:
+        sorted_BV = logits_BV.sort(dim=-1, descending=True).values
+        cumulative_BV = sorted_BV.softmax(dim=-1).cumsum(dim=-1, dtype=torch.float64)
+        before_B1 = (cumulative_BV < top_p).sum(dim=-1, keepdim=True)
+        least_B1 = sorted_BV.gather(-1, before_B1.clamp(max=logits_BV.shape[-1] - 1))
+        logits_BV.masked_fill_(logits_BV < least_B1, -torch.inf)
+    return logits_BV

@@ -18,6 +18,8 @@ class SamplingParams:
         stop_token_id: the token that ends a response and is part of it.
         greedy: take the likeliest token instead of sampling.
         with_routing: whether completions carry the experts that their tokens went to.
+        top_p: of what top_k leaves, the fewest likeliest tokens whose probability reaches it are sampled; 1 for all.
+        top_k: after the temperature, the likeliest tokens, so many, are sampled; 0 for all.
     """
 
     temperature: float
@@ -25,6 +27,8 @@ class SamplingParams:
     stop_token_id: int
     greedy: bool = False
     with_routing: bool = False
+    top_p: float = 1.0
+    top_k: int = 0
 
 
 @dataclass(frozen=True)

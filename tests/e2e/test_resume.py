@@ -15,6 +15,7 @@ LAYOUTS = {
     "world size 1": [],
     "dp2": ["parallel.world_size=2"],
     "tp2": ["parallel.world_size=2", "parallel.tensor=2"],
+    "truncated sampling": ["rollout.top_p=0.9", "rollout.top_k=5"],
     "pp2": ["parallel.world_size=2", "parallel.pipeline=2"],
     "pp2 with a critic": [
         "parallel.world_size=2",

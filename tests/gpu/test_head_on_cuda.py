@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from megarl.megatron.distribution import Distribution, Sampling, VocabularyShard
 from megarl.megatron.exact_kl import exact_kl
 from megarl.megatron.head_log_probs import head_log_probs
 from megarl.megatron.head_loss import head_loss
-from megarl.megatron.log_probs import VocabularyShard
 
 TOKENS, HIDDEN, VOCAB, COLUMNS, TEMPERATURE = 300, 64, 5_000, 5_008, 0.8
-SHARD = VocabularyShard(None, 0, VOCAB)
+DISTRIBUTION = Distribution(VocabularyShard(None, 0, VOCAB), Sampling(TEMPERATURE))
 # units in the last place of a number of size 1 in each format, times the terms of a logit that round alike
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
@@ -43,8 +43,8 @@ def test_values_and_gradients(dtype: torch.dtype) -> None:
     on_gpu = [x.cuda() for x in (hidden, weight, reference_hidden, reference_weight, targets)]
     own = [x.requires_grad_() for x in on_gpu[:2]]
     got = [
-        *head_log_probs(own[0], own[1], on_gpu[4], TEMPERATURE, SHARD),
-        exact_kl(own[0], own[1], on_gpu[2], on_gpu[3], TEMPERATURE, SHARD),
+        *head_log_probs(own[0], own[1], on_gpu[4], DISTRIBUTION)[:2],
+        exact_kl(own[0], own[1], on_gpu[2], on_gpu[3], DISTRIBUTION),
     ]
     gradients = torch.autograd.grad(sum(value.sum() for value in got), own)
     for value, of_float64 in zip([*got, *gradients], [*wanted, *wanted_gradients], strict=True):
@@ -55,7 +55,7 @@ def test_values_and_gradients(dtype: torch.dtype) -> None:
 def test_the_token_local_loss_has_the_same_gradient() -> None:
     hidden, weight, _, _, targets = (x.cuda() for x in inputs(torch.float32))
     own = [hidden.requires_grad_(), weight.requires_grad_()]
-    local = head_loss(*own, targets, TEMPERATURE, SHARD, lambda log_probs, _, rows: log_probs.exp().sum())
-    whole = head_log_probs(*own, targets, TEMPERATURE, SHARD)[0].exp().sum()
+    local = head_loss(*own, targets, DISTRIBUTION, lambda log_probs, _, rows: log_probs.exp().sum())
+    whole = head_log_probs(*own, targets, DISTRIBUTION)[0].exp().sum()
     for got, wanted in zip(torch.autograd.grad(local, own), torch.autograd.grad(whole, own), strict=True):
         assert (got - wanted).abs().max() <= 1e-5 * wanted.abs().max()

@@ -13,6 +13,7 @@ from megarl.drift.corrections import TIS, CorrectedObjective, Correction, Reject
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
 from megarl.megatron.collect import reduce_metrics
 from megarl.megatron.critic import Critic
+from megarl.megatron.distribution import Sampling
 from megarl.megatron.forward import policy_forward_step
 from megarl.megatron.micro_batches import MicroBatchSize, TokenBudget
 from megarl.megatron.policy import FrozenModel, Policy
@@ -129,7 +130,7 @@ def gradient_of(
     """The full gradient by Hugging Face name, which takes the weights' place, and the metrics' sums and counts."""
     head = None if reference is None else reference.stages[-1]
     step = policy_forward_step(
-        loss, vocab_size=VOCAB, temperature=TEMPERATURE, normalisation=normalisation, reference=head
+        loss, vocab_size=VOCAB, sampling=Sampling(TEMPERATURE), normalisation=normalisation, reference=head
     )
     share = own_share(policy.wrapped, policy.layout, batch, size)
     for stage in policy.wrapped:

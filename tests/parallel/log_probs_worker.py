@@ -8,23 +8,28 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megarl.megatron import log_probs as module
-from megarl.megatron.log_probs import VocabularyShard, token_log_probs
+from megarl.megatron import support
+from megarl.megatron.distribution import Distribution, Sampling, VocabularyShard
+from megarl.megatron.log_probs import token_log_probs
 
 
-def score(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> list[dict[str, Tensor]]:
+def score(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> list[dict[str, Tensor | None]]:
     """Log-probs, entropies and this shard's gradient of every case."""
     return [_score(rank, case) for case in args["cases"]]
 
 
-def _score(rank: int, case: dict[str, Any]) -> dict[str, Tensor]:
+def _score(rank: int, case: dict[str, Any]) -> dict[str, Tensor | None]:
     columns = case["columns"]
     module.CHUNK_BYTES = case["chunk"] * 4 * columns
+    support._FIRST_CANDIDATES = case["candidates"]
+    support._GROWTH = 2
     padding = case["padding"]
     shard = VocabularyShard.of(columns, case["logits"].shape[1], dist.group.WORLD)
     own = padding.clone()[:, rank * columns : (rank + 1) * columns]
     own[:, : shard.valid] = case["logits"][:, shard.start : shard.start + shard.valid]
     own.requires_grad_()
-    log_probs, entropy = token_log_probs(own, case["targets"], case["temperature"], shard)
+    distribution = Distribution(shard, Sampling(*case["sampling"]))
+    log_probs, entropy, outside = token_log_probs(own, case["targets"], distribution)
     total = (case["weights"][0] * log_probs).sum() + (case["weights"][1] * entropy).sum()
     (gradient,) = torch.autograd.grad(total, own)
-    return {"log_probs": log_probs.detach(), "entropy": entropy.detach(), "gradient": gradient}
+    return {"log_probs": log_probs.detach(), "entropy": entropy.detach(), "gradient": gradient, "outside": outside}

@@ -12,6 +12,7 @@ from megarl.checkpoint.tensors import load_tensors, save_tensors
 from megarl.config.model import TokenizerConfig
 from megarl.config.training import OptimizerConfig
 from megarl.data.tokenizer import build_tokenizer
+from megarl.megatron.distribution import Sampling
 from megarl.megatron.models.qwen2 import hf_config
 from megarl.megatron.policy import Policy
 from megarl.megatron.weights import random_weights
@@ -70,7 +71,7 @@ def _model(layout: Layout, sizes: dict[str, int], model: dict[str, Any], folder:
             replace(batch, mask_BT=mask),
             EntropyBonus(KLPenalty(GRPO(), 0.04)),
             micro_batch_size=1,
-            temperature=0.8,
+            sampling=Sampling(0.8),
             normalisation=Normalisation(mode, 7 if mode == "seq_mean_token_sum_norm" else None),
         )
         numbers = {"loss": result.loss, "grad_norm": result.grad_norm, "lr": result.lr, **result.metrics}

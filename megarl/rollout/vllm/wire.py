@@ -33,8 +33,8 @@ def to_json(request: Request, sampling: SamplingParams, seed: int, context: int)
         "sampling_params": {
             "n": 1,
             "temperature": 0.0 if sampling.greedy else sampling.temperature,
-            "top_p": 1.0,
-            "top_k": 0,
+            "top_p": 1.0 if sampling.greedy else sampling.top_p,
+            "top_k": 0 if sampling.greedy else sampling.top_k,
             "min_p": 0.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,

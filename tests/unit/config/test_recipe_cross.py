@@ -14,6 +14,18 @@ Write = Callable[[str, str], str]
 
 # Text of the recipe -> the refusal. Files that cases name: rows.jsonl, rows.csv, and the empty folder `empty`.
 CASES = {
+    "rollout: {top_p: 0.9}\nrl: {kl: {estimator: full}}": (
+        "rollout.top_p=0.9 makes rl.kl.estimator=full infinite where policy and reference leave different tokens; "
+        "set top_p=1 or take k2 or k3."
+    ),
+    "rollout: {top_k: 20}\nrl: {kl: {estimator: full}}": (
+        "rollout.top_k=20 makes rl.kl.estimator=full infinite where policy and reference leave different tokens; "
+        "set top_k=0 or take k2 or k3."
+    ),
+    "rollout: {top_k: 1}": (
+        "rollout.top_k=1 leaves RL one token to draw, whose log-prob is 0 whatever the weights; "
+        "give at least 2, or 0 for all tokens."
+    ),
     "parallel: {world_size: 3, tensor: 2}": (
         "parallel.world_size=3 is not a multiple of parallel.tensor*parallel.pipeline*parallel.context=2; "
         "give a multiple of it, such as 4."

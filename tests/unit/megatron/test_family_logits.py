@@ -10,6 +10,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from megarl.config.names import KNOWN_FAMILIES
 from megarl.config.training import OptimizerConfig
 from megarl.megatron.batch import on_targets, pad_batch
+from megarl.megatron.distribution import Sampling
 from megarl.megatron.model import build_model
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.models.llama import hf_config
@@ -119,5 +120,5 @@ def test_engine_and_trainer_agree_before_and_after_a_step(layout: Layout, keys: 
             before = [completion.log_probs for completion in completions]
             advantages_B = torch.tensor([1.0, -1.0, 0.5, -0.5] * 2)[:, None]
             given = batch.with_rollout(advantages_B, old_log_probs_BT=ours_BT, rollout_log_probs_BT=theirs_BT)
-            assert policy.update(given, GRPO(), micro_batch_size=4, temperature=0.8).grad_norm > 0
+            assert policy.update(given, GRPO(), micro_batch_size=4, sampling=Sampling(0.8)).grad_norm > 0
     assert before != [completion.log_probs for completion in completions]

@@ -7,13 +7,18 @@ import torch
 from torch import Tensor
 
 from megarl.megatron import log_probs as module
+from megarl.megatron.distribution import Distribution, Sampling, VocabularyShard
 from megarl.megatron.exact_kl import exact_kl
 from megarl.megatron.head_log_probs import head_log_probs
 from megarl.megatron.head_loss import head_loss
-from megarl.megatron.log_probs import VocabularyShard
 
 VOCAB, COLUMNS, HIDDEN = 11, 13, 6
 SHARD = VocabularyShard(None, 0, VOCAB)
+
+
+def at(temperature: float) -> Distribution:
+    """Of a whole vocabulary, nothing truncated."""
+    return Distribution(SHARD, Sampling(temperature))
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ def reference(it: Case, temperature: float) -> tuple[Tensor, ...]:
 
 
 def ours(it: Case, temperature: float) -> tuple[Tensor, ...]:
-    log_probs, entropy = head_log_probs(it.hidden, it.weight, it.targets, temperature, SHARD)
+    log_probs, entropy, _ = head_log_probs(it.hidden, it.weight, it.targets, at(temperature))
     total = (it.log_prob_weights * log_probs).sum() + (it.entropy_weights * entropy).sum()
     return log_probs.detach(), entropy.detach(), *torch.autograd.grad(total, (it.hidden, it.weight))
 
@@ -93,8 +98,8 @@ def test_loss_with_its_gradient_formed_in_the_forward_pass(
     def token_loss(log_probs: Tensor, entropy: Tensor, rows: slice) -> Tensor:
         return (it.log_prob_weights[rows] * log_probs.exp() + it.entropy_weights[rows] * entropy.square()).sum()
 
-    got = head_loss(it.hidden, it.weight, it.targets, 0.6, SHARD, token_loss)
-    wanted = token_loss(*head_log_probs(it.hidden, it.weight, it.targets, 0.6, SHARD), slice(None))
+    got = head_loss(it.hidden, it.weight, it.targets, at(0.6), token_loss)
+    wanted = token_loss(*head_log_probs(it.hidden, it.weight, it.targets, at(0.6))[:2], slice(None))
     torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-6)
     # a scale from outside, as the schedule's and the optimizer's
     gradients = [torch.autograd.grad(3 * loss, (it.hidden, it.weight)) for loss in (got, wanted)]
@@ -105,7 +110,7 @@ def test_loss_with_its_gradient_formed_in_the_forward_pass(
             bound = 1e-5 if dtype == torch.float32 else 2**-6
             assert (gradient - exact).abs().max() <= bound * exact.abs().max()
     with torch.no_grad():
-        assert torch.equal(head_loss(it.hidden, it.weight, it.targets, 0.6, SHARD, token_loss), got)
+        assert torch.equal(head_loss(it.hidden, it.weight, it.targets, at(0.6), token_loss), got)
 
 
 def test_padding_of_the_vocabulary_has_no_gradient() -> None:
@@ -115,7 +120,7 @@ def test_padding_of_the_vocabulary_has_no_gradient() -> None:
 def test_values_that_the_loss_leaves_out_have_no_gradient() -> None:
     it = case(7)
     for which, weights in enumerate((it.log_prob_weights, it.entropy_weights)):
-        total = (weights * head_log_probs(it.hidden, it.weight, it.targets, 1.0, SHARD)[which]).sum()
+        total = (weights * head_log_probs(it.hidden, it.weight, it.targets, at(1.0))[which]).sum()
         got = torch.autograd.grad(total, (it.hidden, it.weight))
         blank = torch.zeros_like(weights)
         both = (weights, blank) if which == 0 else (blank, weights)
@@ -148,7 +153,7 @@ def test_exact_kl(temperature: float, tokens: int, chunk: int, scale: float, mon
         assert (log_p - log_q).abs().max() > 40
     wanted = (log_p.exp() * (log_p - log_q)).sum(-1)
     wanted_gradients = torch.autograd.grad((it.log_prob_weights * wanted).sum(), (hidden, weight))
-    got = exact_kl(it.hidden, it.weight, it.reference_hidden, it.reference_weight, temperature, SHARD)
+    got = exact_kl(it.hidden, it.weight, it.reference_hidden, it.reference_weight, at(temperature))
     gradients = torch.autograd.grad((it.log_prob_weights * got).sum(), (it.hidden, it.weight))
     pairs = ((it.hidden, it.weight), (it.reference_hidden, it.reference_weight))
     for value, exact in ((got, wanted), *zip(gradients, wanted_gradients, strict=True)):
@@ -173,8 +178,8 @@ def test_in_float64_values_and_gradients_are_those_of_the_formulas(scale: float)
         (log_p.exp() * (log_p - log_q)).sum(-1),
     )
     ours = (
-        *head_log_probs(it.hidden, it.weight, it.targets, 0.6, SHARD),
-        exact_kl(it.hidden, it.weight, it.reference_hidden, it.reference_weight, 0.6, SHARD),
+        *head_log_probs(it.hidden, it.weight, it.targets, at(0.6))[:2],
+        exact_kl(it.hidden, it.weight, it.reference_hidden, it.reference_weight, at(0.6)),
     )
     for got, wanted in zip(ours, formulas, strict=True):
         assert got.dtype == torch.float64
@@ -189,7 +194,7 @@ def test_in_float64_values_and_gradients_are_those_of_the_formulas(scale: float)
 def test_exact_kl_is_never_negative_and_0_from_itself() -> None:
     it = case(200)
     near = it.weight.detach() + 1e-5 * torch.randn(it.weight.shape, generator=torch.Generator().manual_seed(1))
-    assert (exact_kl(it.hidden, it.weight, it.hidden, near, 1.0, SHARD) >= 0).all()
-    itself = exact_kl(it.hidden, it.weight, it.hidden, it.weight, 1.0, SHARD)
+    assert (exact_kl(it.hidden, it.weight, it.hidden, near, at(1.0)) >= 0).all()
+    itself = exact_kl(it.hidden, it.weight, it.hidden, it.weight, at(1.0))
     assert (itself == 0).all()
     assert all((gradient == 0).all() for gradient in torch.autograd.grad(itself.sum(), (it.hidden, it.weight)))

@@ -59,7 +59,6 @@ def updated(layout: Layout, mode: str, change: Callable[[TrainBatch], TrainBatch
         batch,
         EntropyBonus(KLPenalty(GRPO(), 0.04, "k3", importance_weighted=True), 0.01),
         micro_batch_size=2,
-        temperature=1.0,
         normalisation=Normalisation(mode, 7 if mode == "seq_mean_token_sum_norm" else None),
     )
     return {name: tensor.clone() for name, tensor in policy.export()}, update.grad_norm

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from megarl.config.training import OptimizerConfig
 from megarl.megatron.batch import TrainBatch
+from megarl.megatron.distribution import Sampling
 from megarl.megatron.forward import policy_forward_step
 from megarl.megatron.policy import Policy, Update
 from megarl.megatron.world import Layout
@@ -50,7 +51,7 @@ def update(policy: Policy, batch: TrainBatch, objective: Objective, micro_batch_
         batch,
         objective,
         micro_batch_size=micro_batch_size,
-        temperature=TEMPERATURE,
+        sampling=Sampling(TEMPERATURE),
         normalisation=Normalisation(mode, CONSTANT if mode == "seq_mean_token_sum_norm" else None),
     )
 

@@ -28,7 +28,7 @@ def test_log_probs_are_those_of_a_network_forced_to_the_experts(layout: Layout, 
     with torch.no_grad():
         wanted = hf_log_probs(reference.network, batch)[batch.mask_BT]
         plain = hf_log_probs(Reference(recipe, batch).network, batch)[batch.mask_BT]
-    found, _ = policy_with(layout, replay).log_probs_and_routing(batch, 2)
+    found, _ = policy_with(layout, replay).log_probs_and_agreement(batch, 2)
     torch.testing.assert_close(found[batch.mask_BT].double(), wanted, rtol=0.0, atol=1e-5)
     # the ids are of no router, so that replaying them shows
     assert (replay == "measure") == ((wanted - plain).abs().max() < 1e-2)
@@ -56,7 +56,7 @@ def test_agreement_is_counted_over_tokens_and_layers(layout: Layout) -> None:
     reference = Reference(recipe, batch)
     with torch.no_grad():
         hf_log_probs(reference.network, batch)
-    _, metrics = policy_with(layout, "measure").log_probs_and_routing(batch, 2)
+    _, metrics = policy_with(layout, "measure").log_probs_and_agreement(batch, 2)
     assert batch.routed_experts_BTLK is not None
     same, shared, pairs = 0, 0.0, 0
     for layer, chosen in reference.chosen.items():

@@ -5,13 +5,15 @@ import torch
 from torch import Tensor
 
 from megarl.megatron import log_probs as module
-from megarl.megatron.log_probs import VocabularyShard, token_log_probs
+from megarl.megatron.distribution import Distribution, Sampling, VocabularyShard
+from megarl.megatron.log_probs import token_log_probs
 
 VOCAB = 11
 
 
-def whole(columns: int = VOCAB, valid: int = VOCAB) -> VocabularyShard:
-    return VocabularyShard(None, 0, valid if valid <= columns else columns)
+def at(temperature: float) -> Distribution:
+    """Of a whole vocabulary, nothing truncated."""
+    return Distribution(VocabularyShard(None, 0, VOCAB), Sampling(temperature))
 
 
 def case(tokens: int, columns: int, scale: float = 3.0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
@@ -36,7 +38,7 @@ def reference(
 
 
 def ours(logits: Tensor, targets: Tensor, temperature: float, weights: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    log_probs, entropy = token_log_probs(logits, targets, temperature, whole(logits.shape[-1]))
+    log_probs, entropy, _ = token_log_probs(logits, targets, at(temperature))
     total = (weights[0] * log_probs).sum() + (weights[1] * entropy).sum()
     return log_probs.detach(), entropy.detach(), torch.autograd.grad(total, logits)[0]
 
@@ -84,7 +86,7 @@ def test_flat_and_peaked_distributions(scale: float) -> None:
 def test_one_output_alone_can_be_used(which: int) -> None:
     logits, targets, *weights = case(7, VOCAB)
     weights[1 - which] = torch.zeros(7)
-    output = token_log_probs(logits, targets, 0.6, whole())[which]
+    output = token_log_probs(logits, targets, at(0.6))[which]
     (gradient,) = torch.autograd.grad((weights[which] * output).sum(), logits)
     exact = reference(logits, targets, 0.6, (weights[0], weights[1]))[2]
     torch.testing.assert_close(gradient.double(), exact, rtol=2e-6, atol=2e-6)

@@ -25,11 +25,15 @@ CPU = torch.device("cpu")
 FP32 = PrecisionConfig()
 
 
-def tiny_recipe(*, temperature: float = 1.0, precision: PrecisionConfig = FP32, **keys: Any) -> Recipe:
+def tiny_recipe(
+    *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, precision: PrecisionConfig = FP32, **keys: Any
+) -> Recipe:
     """Two layers, four query heads whose total width is not the hidden size.
 
     Args:
-        temperature: of the rollout.
+        temperature: of the rollout; likewise top_p and top_k.
+        top_p: see there.
+        top_k: see there.
         precision: the trainer's.
         keys: of the recipe's sections parallel and model, by their names; and rl.routing_replay.
     """
@@ -51,7 +55,7 @@ def tiny_recipe(*, temperature: float = 1.0, precision: PrecisionConfig = FP32, 
         model=ModelConfig(**(shape | keys)),
         parallel=ParallelConfig(**({"timeout_s": 60} | parallel)),
         precision=precision,
-        rollout=RolloutConfig(temperature=temperature),
+        rollout=RolloutConfig(temperature=temperature, top_p=top_p, top_k=top_k),
         rl=rl,
     )
 

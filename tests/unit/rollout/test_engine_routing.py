@@ -85,7 +85,7 @@ def test_the_trainer_agrees_with_the_engine(layout: Layout, completions: list[Co
     responses = [completion.token_ids for completion in completions]
     batch = pad_batch([completion.request.prompt_ids for completion in completions], responses, torch.device("cpu"))
     batch = with_routing(batch, [completion.routing for completion in completions])
-    _, metrics = policy.log_probs_and_routing(batch, 3)
+    _, metrics = policy.log_probs_and_agreement(batch, 3)
     assert metrics == {"routing_agreement": 1.0, "routing_overlap": 1.0}
 
 

@@ -48,6 +48,53 @@ def test_greedy_takes_the_likeliest_at_the_temperature() -> None:
     torch.testing.assert_close(log_probs.double(), torch.stack(wanted), rtol=0.0, atol=1e-6)
 
 
+# LOGITS in order: 2.2, 1.5, 1.1, .3, 0, -.7, -2, -4, with probabilities .463, .230, .154, .069, .051, .025, .007, .001
+LEFT = {
+    (1.0, 3): [0, 4, 6],
+    (0.4, 0): [4],
+    (0.5, 0): [0, 4],
+    (0.9, 0): [0, 2, 4, 6],
+    # of the three, .463 + .230 of .847 is .818
+    (0.8, 3): [0, 4],
+    (0.85, 3): [0, 4, 6],
+    (1e-9, 0): [4],
+    (1.0, 100): list(range(8)),
+}
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), LEFT)
+def test_truncation_leaves_the_likeliest_and_their_distribution(top_p: float, top_k: int) -> None:
+    count = 10_000
+    u = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    tokens, log_probs = sample(repeated(LOGITS, count), 1.0, u, top_p, top_k)
+    kept = LEFT[top_p, top_k]
+    wanted = torch.full((8,), -torch.inf, dtype=torch.float64)
+    wanted[kept] = LOGITS[kept].double().log_softmax(0)
+    assert ((torch.bincount(tokens, minlength=8) - count * wanted.exp()).abs() <= 1).all()
+    assert tokens.unique().tolist() == kept
+    torch.testing.assert_close(log_probs.double(), wanted[tokens], rtol=0.0, atol=1e-6)
+
+
+def test_the_temperature_comes_before_the_truncation() -> None:
+    """At half the temperature the likeliest has .72, which reaches .6; at 1 it has .46."""
+    u = torch.linspace(0, ALMOST_ONE, 100, dtype=torch.float64)
+    assert sample(repeated(LOGITS, 100), 0.5, u, 0.6)[0].unique().tolist() == [4]
+    assert sample(repeated(LOGITS, 100), 1.0, u, 0.6)[0].unique().tolist() == [0, 4]
+
+
+def test_tokens_that_tie_with_the_last_one_left_are_left() -> None:
+    logits = torch.tensor([1.0, 3.0, 1.0, 0.0, 1.0])
+    u = torch.linspace(0, ALMOST_ONE, 200, dtype=torch.float64)
+    for top_p, top_k in ((1.0, 2), (0.75, 0), (0.75, 2)):
+        assert sample(repeated(logits, 200), 1.0, u, top_p, top_k)[0].unique().tolist() == [0, 1, 2, 4]
+
+
+def test_greedy_is_the_same_token_with_the_log_prob_of_what_is_left() -> None:
+    tokens, log_probs = sample(LOGITS[None], 1.0, None, 0.5)
+    assert tokens.tolist() == [4]
+    torch.testing.assert_close(log_probs, LOGITS[[4, 0]].log_softmax(0)[:1], rtol=0.0, atol=1e-6)
+
+
 @pytest.mark.parametrize("u", [0.0, 1e-300, 0.25, 0.5, 0.999999, ALMOST_ONE])
 @pytest.mark.parametrize("impossible", [[0], [7], [0, 7], [0, 1, 2, 6, 7], [3, 4], [1, 2, 3, 4, 5, 6, 7]])
 def test_tokens_of_no_probability_are_never_drawn(u: float, impossible: list[int]) -> None:
