@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megarl.megatron.chunk_logits import chunk_logits
 from megarl.megatron.head_loss import add_product
-from megarl.megatron.log_probs import VocabularyShard, chunks, log_partition, scaled_logits, softmax_gradient, wide
+from megarl.megatron.log_probs import VocabularyShard, chunks, wide
 
 
 def head_log_probs(
@@ -43,10 +44,9 @@ class _HeadLogProbs(torch.autograd.Function):
         log_z_N, log_probs_N, entropy_N = (
             hidden_NH.new_empty(len(targets_N), dtype=wide(hidden_NH.dtype)) for _ in range(3)
         )
-        for rows in chunks(len(targets_N), len(weight_VH)):
-            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
-            top, log_sum, log_probs_N[rows], entropy_N[rows] = log_partition(logits, targets_N[rows], shard)
-            log_z_N[rows] = top + log_sum
+        for rows in chunks(len(targets_N), len(weight_VH), hidden_NH.device):
+            chunk = chunk_logits(hidden_NH[rows] @ weight_VH.t(), temperature, shard)
+            log_z_N[rows], log_probs_N[rows], entropy_N[rows] = chunk.partition(targets_N[rows])
         ctx.save_for_backward(hidden_NH, weight_VH, targets_N, log_z_N, entropy_N)
         ctx.temperature, ctx.shard = temperature, shard
         ctx.set_materialize_grads(False)
@@ -57,12 +57,10 @@ class _HeadLogProbs(torch.autograd.Function):
         hidden_NH, weight_VH, targets_N, log_z_N, entropy_N = ctx.saved_tensors
         grad_hidden_NH = torch.empty_like(hidden_NH)
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
-        for rows in chunks(len(targets_N), len(weight_VH)):
-            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), ctx.temperature, ctx.shard)
+        for rows in chunks(len(targets_N), len(weight_VH), hidden_NH.device):
+            chunk = chunk_logits(hidden_NH[rows] @ weight_VH.t(), ctx.temperature, ctx.shard)
             own = [None if gradient_N is None else gradient_N[rows] for gradient_N in gradients]
-            grad = softmax_gradient(
-                logits, targets_N[rows], log_z_N[rows], entropy_N[rows], own[0], own[1], ctx.temperature, ctx.shard
-            ).to(hidden_NH.dtype)
+            grad = chunk.gradient(targets_N[rows], log_z_N[rows], entropy_N[rows], own[0], own[1])
             grad_hidden_NH[rows] = grad @ weight_VH
             add_product(grad_weight_VH, grad, hidden_NH[rows])
         return grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype), None, None, None

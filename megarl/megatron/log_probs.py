@@ -1,4 +1,4 @@
-"""Logits to token log-probs and entropy, and the chunk-wise arithmetic that `head_log_probs` shares.
+"""From one chunk's logits to log-probs, entropies and their gradient, in torch operations; and what a chunk is.
 
 The vocabulary may be split over a tensor-parallel group. Tokens are worked through in chunks, so the fp32 copy of
 the logits is never larger than one chunk; the backward pass forms each chunk's softmax anew. The temperature divides
@@ -7,14 +7,16 @@ the logits, as the engine's sampler does, never the log-probs.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 CHUNK_BYTES = 64 * 2**20
-"""Size of one fp32 copy of a chunk's logits; up to three of them are alive at once."""
+"""Size of one fp32 copy of a chunk's logits on a CPU; up to three of them are alive at once."""
+GPU_CHUNK_TOKENS = 1024
+"""Tokens of a chunk on a GPU. Each chunk reads the output layer's weight; under some 300 tokens that read takes longer
+than the product (295 operations a byte on an H100 in bf16, and 2 a token for a weight of 2 bytes)."""
 _NEGLIGIBLE = -1e30
 """Logit of a padded vocabulary row: its probability is exactly 0, and 0 times it is 0, which -inf would not give."""
 
@@ -46,26 +48,6 @@ class VocabularyShard:
         return value
 
 
-def token_log_probs(
-    logits_NV: Tensor, targets_N: Tensor, temperature: float, shard: VocabularyShard
-) -> tuple[Tensor, Tensor]:
-    """Log-prob of each target and entropy of each distribution, both in nats and fp32 (fp64 of fp64), with gradients.
-
-    Args:
-        logits_NV: this rank's columns of the logits, any floating dtype.
-        targets_N: token ids, of the whole vocabulary.
-        temperature: divides the logits.
-        shard: which columns these are. The two all-reduces of the forward pass are its group's.
-
-    Returns:
-        log_probs_N, entropy_N.
-    """
-    log_probs_N, entropy_N = _TokenLogProbs.apply(  # type: ignore[no-untyped-call]
-        logits_NV, targets_N, temperature, shard
-    )
-    return log_probs_N, entropy_N
-
-
 def wide(dtype: torch.dtype) -> torch.dtype:
     """What logits of this dtype are worked through in: fp32, or fp64 for fp64."""
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -84,9 +66,9 @@ def scaled_logits(logits_NV: Tensor, temperature: float, shard: VocabularyShard)
     return scaled
 
 
-def chunks(tokens: int, columns: int) -> Iterator[slice]:
+def chunks(tokens: int, columns: int, device: torch.device) -> Iterator[slice]:
     """Rows to work through at once."""
-    size = max(1, CHUNK_BYTES // (4 * columns))
+    size = GPU_CHUNK_TOKENS if device.type == "cuda" else max(1, CHUNK_BYTES // (4 * columns))
     return (slice(begin, begin + size) for begin in range(0, tokens, size))
 
 
@@ -162,33 +144,3 @@ def _local_targets(targets_N: Tensor, shard: VocabularyShard) -> tuple[Tensor, T
     columns_N = targets_N - shard.start
     mine_N = (columns_N >= 0) & (columns_N < shard.valid)
     return columns_N.where(mine_N, 0), mine_N
-
-
-class _TokenLogProbs(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, logits_NV: Tensor, targets_N: Tensor, temperature: float, shard: VocabularyShard
-    ) -> tuple[Tensor, Tensor]:
-        log_z_N, log_probs_N, entropy_N = (
-            logits_NV.new_empty(len(targets_N), dtype=wide(logits_NV.dtype)) for _ in range(3)
-        )
-        for rows in chunks(*logits_NV.shape):
-            logits = scaled_logits(logits_NV[rows].to(wide(logits_NV.dtype), copy=True), temperature, shard)
-            top, log_sum, log_probs_N[rows], entropy_N[rows] = log_partition(logits, targets_N[rows], shard)
-            log_z_N[rows] = top + log_sum
-        ctx.save_for_backward(logits_NV, targets_N, log_z_N, entropy_N)
-        ctx.temperature, ctx.shard = temperature, shard
-        ctx.set_materialize_grads(False)
-        return log_probs_N, entropy_N
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None, None]:
-        logits_NV, targets_N, log_z_N, entropy_N = ctx.saved_tensors
-        grad_NV = torch.empty_like(logits_NV)
-        for rows in chunks(*logits_NV.shape):
-            logits = scaled_logits(logits_NV[rows].to(wide(logits_NV.dtype), copy=True), ctx.temperature, ctx.shard)
-            own = [None if gradient_N is None else gradient_N[rows] for gradient_N in gradients]
-            grad_NV[rows] = softmax_gradient(
-                logits, targets_N[rows], log_z_N[rows], entropy_N[rows], own[0], own[1], ctx.temperature, ctx.shard
-            ).to(grad_NV.dtype)
-        return grad_NV, None, None, None
