@@ -75,6 +75,7 @@ def _preflight(recipe: Recipe) -> None:
     from megarl.loop.folder import check_folder
     from megarl.objectives.registry import build_objective
     from megarl.observe.mirrors import check_wandb
+    from megarl.platform.kernel_support import check_kernels
     from megarl.platform.platform import current
     from megarl.platform.precision_support import check_precision
     from megarl.rewards.registry import build_reward
@@ -86,6 +87,8 @@ def _preflight(recipe: Recipe) -> None:
             f"parallel.world_size={recipe.parallel.world_size} puts {local} processes on this machine, which has "
             f"{devices} GPUs; use fewer, or train on the CPU with CUDA_VISIBLE_DEVICES= in the environment."
         )
+    if devices is not None:
+        check_kernels()
     check_precision(recipe.precision)
     check_engine_here(recipe)
     check_folder(recipe)

@@ -61,7 +61,7 @@ class _ExactKL(torch.autograd.Function):
         log_z_N, reference_log_z_N, kl_N = (
             hidden_NH.new_empty(len(hidden_NH), dtype=wide(hidden_NH.dtype)) for _ in range(3)
         )
-        for rows in chunks(len(hidden_NH), len(weight_VH)):
+        for rows in chunks(len(hidden_NH), len(weight_VH), hidden_NH.device):
             logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), distribution)
             reference = scaled_logits(reference_hidden_NH[rows] @ reference_weight_VH.t(), distribution)
             log_z_N[rows], reference_log_z_N[rows] = log_sum_exp(logits, shard), log_sum_exp(reference, shard)
@@ -84,7 +84,7 @@ class _ExactKL(torch.autograd.Function):
         log_z_N, reference_log_z_N, kl_N = statistics
         grad_hidden_NH = torch.empty_like(hidden_NH)
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
-        for rows in chunks(len(hidden_NH), len(weight_VH)):
+        for rows in chunks(len(hidden_NH), len(weight_VH), hidden_NH.device):
             logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), ctx.distribution)
             reference = scaled_logits(reference_hidden_NH[rows] @ reference_weight_VH.t(), ctx.distribution)
             log_p = logits.sub_(log_z_N[rows, None])

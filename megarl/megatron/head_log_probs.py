@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megarl.megatron.chunk_logits import chunk_logits
 from megarl.megatron.distribution import Distribution
 from megarl.megatron.head_loss import add_product
-from megarl.megatron.log_probs import ForwardPass, TokenScores, chunks, recomputed_gradient, scaled_logits, wide
+from megarl.megatron.log_probs import chunks, wide
+from megarl.megatron.token_scores import ForwardPass, TokenScores, recomputed_gradient
 
 
 def head_log_probs(hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, distribution: Distribution) -> TokenScores:
@@ -35,8 +37,8 @@ class _HeadLogProbs(torch.autograd.Function):
         ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, distribution: Distribution
     ) -> TokenScores:
         found = ForwardPass(len(targets_N), hidden_NH, distribution)
-        for rows in chunks(len(targets_N), len(weight_VH)):
-            found.take(rows, scaled_logits(hidden_NH[rows] @ weight_VH.t(), distribution), targets_N[rows])
+        for rows in chunks(len(targets_N), len(weight_VH), hidden_NH.device):
+            found.take(rows, chunk_logits(hidden_NH[rows] @ weight_VH.t(), distribution), targets_N[rows])
         ctx.save_for_backward(hidden_NH, weight_VH, targets_N, found.log_z_N, found.entropy_N, found.floor_N)
         ctx.distribution = distribution
         return found.scores(ctx)
@@ -46,10 +48,9 @@ class _HeadLogProbs(torch.autograd.Function):
         hidden_NH, weight_VH, targets_N, *statistics = ctx.saved_tensors
         grad_hidden_NH = torch.empty_like(hidden_NH)
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
-        for rows in chunks(len(targets_N), len(weight_VH)):
-            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), ctx.distribution)
-            grad = recomputed_gradient(logits, targets_N, statistics, gradients, rows, ctx.distribution)
-            grad = grad.to(hidden_NH.dtype)
+        for rows in chunks(len(targets_N), len(weight_VH), hidden_NH.device):
+            chunk = chunk_logits(hidden_NH[rows] @ weight_VH.t(), ctx.distribution)
+            grad = recomputed_gradient(chunk, targets_N, statistics, gradients, rows)
             grad_hidden_NH[rows] = grad @ weight_VH
             add_product(grad_weight_VH, grad, hidden_NH[rows])
         return grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype), None, None

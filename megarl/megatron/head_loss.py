@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megarl.megatron.chunk_logits import chunk_logits
 from megarl.megatron.distribution import Distribution
-from megarl.megatron.log_probs import chunks, log_partition, scaled_logits, softmax_gradient, wide
-from megarl.megatron.support import support_floor
+from megarl.megatron.log_probs import chunks, wide
 
 TokenLoss = Callable[[Tensor, Tensor, slice], Tensor]
 """Log-probs [n] and entropies [n] of some tokens, and which of all tokens they are, to their summed loss."""
@@ -61,19 +61,16 @@ class _HeadLoss(torch.autograd.Function):
         loss = hidden_NH.new_zeros((), dtype=wide(hidden_NH.dtype))
         grad_hidden_NH = torch.empty_like(hidden_NH)
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
-        for rows in chunks(len(targets_N), len(weight_VH)):
-            logits = scaled_logits(hidden_NH[rows] @ weight_VH.t(), distribution)
-            floor = support_floor(logits, distribution)
-            _, log_sum, log_probs, entropy = log_partition(logits, targets_N[rows], distribution.shard, floor)
+        for rows in chunks(len(targets_N), len(weight_VH), hidden_NH.device):
+            chunk = chunk_logits(hidden_NH[rows] @ weight_VH.t(), distribution)
+            floor = chunk.floor()
+            log_z, log_probs, entropy = chunk.partition(targets_N[rows], floor)
             with torch.enable_grad():
                 leaves = (log_probs.detach().requires_grad_(), entropy.detach().requires_grad_())
                 chunk_loss = token_loss(*leaves, rows)
             by_log_probs, by_entropy = torch.autograd.grad(chunk_loss, leaves, allow_unused=True)
             loss += chunk_loss.detach()
-            # no floor: log_partition has restricted the logits
-            grad = softmax_gradient(
-                logits, targets_N[rows], log_sum, entropy, by_log_probs, by_entropy, distribution
-            ).to(hidden_NH.dtype)
+            grad = chunk.gradient(targets_N[rows], log_z, entropy, by_log_probs, by_entropy, floor)
             torch.mm(grad, weight_VH, out=grad_hidden_NH[rows])
             add_product(grad_weight_VH, grad, hidden_NH[rows])
         ctx.save_for_backward(grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype))

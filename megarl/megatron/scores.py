@@ -12,8 +12,8 @@ from megarl.megatron.distribution import PLAIN, Distribution, Sampling, Vocabula
 from megarl.megatron.exact_kl import exact_kl
 from megarl.megatron.head import deferred_weight, head_input
 from megarl.megatron.head_log_probs import head_log_probs
-from megarl.megatron.log_probs import token_log_probs
 from megarl.megatron.model_input import ModelInput
+from megarl.megatron.token_log_probs import token_log_probs
 from megarl.megatron.world import Layout
 
 

@@ -12,7 +12,9 @@ from megarl.plan.shape import Batch, Layout, Numerics, Shape
 
 _FP32 = 4
 CHUNK_BYTES = 64 * 2**20
-"""Of one fp32 copy of a chunk's logits; a test holds it equal to `megarl.megatron.log_probs.CHUNK_BYTES`."""
+"""Of one fp32 copy of a chunk's logits on a CPU. A test holds this and the next equal to the names in
+`megarl.megatron.log_probs`."""
+GPU_CHUNK_TOKENS = 1024
 CHUNK_COPIES = 3
 
 
@@ -84,9 +86,14 @@ def head_bytes(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch) -
 
 
 def logits_bytes(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch) -> int:
-    """What comes and goes while the loss is formed: all tokens' hidden states, and a chunk's logits three times."""
-    chunk = min(CHUNK_BYTES, batch.trained * _columns(shape, layout) * _FP32)
-    return batch.rank_tokens(layout) * shape.hidden * numerics.compute + CHUNK_COPIES * chunk
+    """What comes and goes while the loss is formed: all tokens' hidden states, and a chunk's logits in fp32.
+
+    The larger of a CPU's, of which there are three, and a GPU's larger chunk, which its kernels overwrite.
+    """
+    token = _columns(shape, layout) * _FP32
+    on_cpu = CHUNK_COPIES * min(CHUNK_BYTES, batch.trained * token)
+    on_gpu = min(GPU_CHUNK_TOKENS, batch.trained) * token
+    return batch.rank_tokens(layout) * shape.hidden * numerics.compute + max(on_cpu, on_gpu)
 
 
 def whole_logits(sequences: int, tokens: int, vocab: int, *, number: int = _FP32, copies: int = 2) -> int:

@@ -58,6 +58,11 @@ def has_transformer_engine() -> bool:
     return importlib.util.find_spec("transformer_engine") is not None
 
 
+def has_triton() -> bool:
+    """Whether Triton is installed, as torch's CUDA builds for Linux ask for."""
+    return importlib.util.find_spec("triton") is not None
+
+
 @functools.cache
 def install() -> Platform:
     """Makes Megatron-core runnable here, once, and returns the platform. Nothing to do on CUDA.

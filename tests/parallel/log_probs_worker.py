@@ -7,14 +7,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megarl.megatron import chunk_logits, support
 from megarl.megatron import log_probs as module
-from megarl.megatron import support
 from megarl.megatron.distribution import Distribution, Sampling, VocabularyShard
-from megarl.megatron.log_probs import token_log_probs
+from megarl.megatron.token_log_probs import token_log_probs
 
 
 def score(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> list[dict[str, Tensor | None]]:
-    """Log-probs, entropies and this shard's gradient of every case."""
+    """Log-probs, entropies and this shard's gradient of every case, by torch's operations or Triton's kernels."""
+    if args["kernels"]:
+        from megarl.platform.cuda import softmax
+
+        chunk_logits.takes_kernels, softmax.BLOCK = (lambda _: True), 4
     return [_score(rank, case) for case in args["cases"]]
 
 

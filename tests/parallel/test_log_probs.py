@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from megarl.megatron.distribution import Distribution, Sampling, VocabularyShard
-from megarl.megatron.log_probs import token_log_probs
+from megarl.megatron.token_log_probs import token_log_probs
 from tests.parallel.world import run_world
+from tests.triton_here import interprets_kernels
 
 pytestmark = pytest.mark.parallel
 
@@ -67,10 +68,11 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def results() -> dict[str, list[dict[str, Any]]]:
-    """Case to what each rank got."""
-    by_rank = run_world("tests.parallel.log_probs_worker:score", RANKS, {"cases": list(CASES.values())}, timeout_s=120)
+@pytest.fixture(scope="module", params=["torch", pytest.param("kernels", marks=interprets_kernels)])
+def results(request: pytest.FixtureRequest) -> dict[str, list[dict[str, Any]]]:
+    """Case to what each rank got, by torch's operations or Triton's kernels."""
+    args = {"cases": list(CASES.values()), "kernels": request.param == "kernels"}
+    by_rank = run_world("tests.parallel.log_probs_worker:score", RANKS, args, timeout_s=240)
     return {name: [rank[place] for rank in by_rank] for place, name in enumerate(CASES)}
 
 

@@ -14,6 +14,7 @@ from megarl.megatron.head_loss import head_loss
 
 VOCAB, COLUMNS, HIDDEN = 11, 13, 6
 SHARD = VocabularyShard(None, 0, VOCAB)
+both_paths = pytest.mark.usefixtures("path")
 
 
 def at(temperature: float) -> Distribution:
@@ -73,6 +74,7 @@ def ours(it: Case, temperature: float) -> tuple[Tensor, ...]:
     return log_probs.detach(), entropy.detach(), *torch.autograd.grad(total, (it.hidden, it.weight))
 
 
+@both_paths
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.3])
 @pytest.mark.parametrize("tokens", [0, 1, 7])
 @pytest.mark.parametrize("chunk", [3, 4096])
@@ -85,6 +87,7 @@ def test_log_probs_and_entropies(temperature: float, tokens: int, chunk: int, mo
         torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
+@both_paths
 @pytest.mark.parametrize("tokens", [0, 1, 7])
 @pytest.mark.parametrize("chunk", [3, 4096])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -113,10 +116,12 @@ def test_loss_with_its_gradient_formed_in_the_forward_pass(
         assert torch.equal(head_loss(it.hidden, it.weight, it.targets, at(0.6), token_loss), got)
 
 
+@both_paths
 def test_padding_of_the_vocabulary_has_no_gradient() -> None:
     assert (ours(case(7), 1.0)[3][VOCAB:] == 0).all()
 
 
+@both_paths
 def test_values_that_the_loss_leaves_out_have_no_gradient() -> None:
     it = case(7)
     for which, weights in enumerate((it.log_prob_weights, it.entropy_weights)):
@@ -129,6 +134,7 @@ def test_values_that_the_loss_leaves_out_have_no_gradient() -> None:
             torch.testing.assert_close(gradient.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
+@both_paths
 def test_bf16() -> None:
     it = case(7, dtype=torch.bfloat16)
     got, wanted = ours(it, 0.6), reference(it, 0.6)

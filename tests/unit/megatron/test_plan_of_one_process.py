@@ -13,7 +13,7 @@ from megarl.config.schema import Recipe
 from megarl.config.training import OptimizerConfig
 from megarl.data.tokenizer import build_tokenizer, save_tokenizer
 from megarl.megatron.critic import Critic
-from megarl.megatron.log_probs import CHUNK_BYTES
+from megarl.megatron.log_probs import CHUNK_BYTES, GPU_CHUNK_TOKENS
 from megarl.megatron.model import padded_vocabulary
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.world import Layout as Place
@@ -60,7 +60,7 @@ def test_the_engine_takes_what_the_plan_says() -> None:
 
 
 def test_constants_are_those_of_the_trainer() -> None:
-    assert activations.CHUNK_BYTES == CHUNK_BYTES
+    assert (activations.CHUNK_BYTES, activations.GPU_CHUNK_TOKENS) == (CHUNK_BYTES, GPU_CHUNK_TOKENS)
     for tensor in (1, 2, 3, 8):
         assert parameters.padded_vocabulary(VOCAB, tensor) == padded_vocabulary(VOCAB, tensor)
 

@@ -10,8 +10,9 @@ from megarl.megatron.distribution import Distribution, Sampling, VocabularyShard
 from megarl.megatron.exact_kl import exact_kl
 from megarl.megatron.head_log_probs import head_log_probs
 from megarl.megatron.head_loss import head_loss
-from megarl.megatron.log_probs import scaled_logits, token_log_probs
+from megarl.megatron.log_probs import scaled_logits
 from megarl.megatron.support import support_floor
+from megarl.megatron.token_log_probs import token_log_probs
 
 VOCAB, COLUMNS, HIDDEN, TOKENS = 23, 26, 6, 40
 SHARD = VocabularyShard(None, 0, VOCAB)

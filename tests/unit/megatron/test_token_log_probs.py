@@ -6,9 +6,10 @@ from torch import Tensor
 
 from megarl.megatron import log_probs as module
 from megarl.megatron.distribution import Distribution, Sampling, VocabularyShard
-from megarl.megatron.log_probs import token_log_probs
+from megarl.megatron.token_log_probs import token_log_probs
 
 VOCAB = 11
+both_paths = pytest.mark.usefixtures("path")
 
 
 def at(temperature: float) -> Distribution:
@@ -43,6 +44,7 @@ def ours(logits: Tensor, targets: Tensor, temperature: float, weights: tuple[Ten
     return log_probs.detach(), entropy.detach(), torch.autograd.grad(total, logits)[0]
 
 
+@both_paths
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.3])
 @pytest.mark.parametrize("columns", [VOCAB, VOCAB + 5], ids=["exact", "padded"])
 @pytest.mark.parametrize("tokens", [0, 1, 7])
@@ -62,17 +64,20 @@ def test_values_and_gradients(
     assert torch.equal(logits.detach(), before)
 
 
-def test_bf16_logits() -> None:
+def test_bf16_logits(path: str) -> None:
     logits, targets, *weights = case(7, VOCAB + 5, dtype=torch.bfloat16)
     log_probs, entropy, gradient = ours(logits, targets, 0.6, (weights[0], weights[1]))
     exact = reference(logits, targets, 0.6, (weights[0], weights[1]))
     assert log_probs.dtype == entropy.dtype == torch.float32 and gradient.dtype == torch.bfloat16
     torch.testing.assert_close(log_probs.double(), exact[0], rtol=2e-6, atol=2e-6)
     torch.testing.assert_close(entropy.double(), exact[1], rtol=2e-6, atol=2e-6)
-    # bf16 has 8 significant bits; half a unit in the last place is 2^-9 of the value
-    torch.testing.assert_close(gradient.double(), exact[2], rtol=2**-8, atol=1e-6)
+    # bf16 has 8 significant bits: rounding takes half a unit in the last place, 2^-8 of the value at most, and what
+    # Triton's interpreter does in its place, cutting the rest off, a whole one
+    rounding = 2**-7 if path == "kernels" else 2**-8
+    torch.testing.assert_close(gradient.double(), exact[2], rtol=rounding, atol=1e-6)
 
 
+@both_paths
 @pytest.mark.parametrize("scale", [1e-4, 300.0])
 def test_flat_and_peaked_distributions(scale: float) -> None:
     logits, targets, *weights = case(7, VOCAB + 5, scale)
@@ -82,6 +87,7 @@ def test_flat_and_peaked_distributions(scale: float) -> None:
         torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-5)
 
 
+@both_paths
 @pytest.mark.parametrize("which", [0, 1], ids=["log-prob", "entropy"])
 def test_one_output_alone_can_be_used(which: int) -> None:
     logits, targets, *weights = case(7, VOCAB)
