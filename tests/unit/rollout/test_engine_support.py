@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from megarl.sync.in_process import push_weights
 from torch import Tensor
 
 from megarl.config.schema import Recipe
@@ -18,6 +17,7 @@ from megarl.megatron.world import Layout, join_world, leave_world
 from megarl.objectives import GRPO, GSPO, EntropyBonus, KLPenalty, Objective
 from megarl.rollout import Completion, Request, SamplingParams
 from megarl.rollout.build import build_engine
+from megarl.sync.push import LocalSync
 from tests.unit.megatron.hf import hf_model
 from tests.unit.megatron.tiny import VOCAB, noisy_weights, tiny_recipe
 
@@ -36,7 +36,7 @@ def layout() -> Iterator[Layout]:
 def rolled_out(policy: Policy, recipe: Recipe) -> tuple[list[Completion], TrainBatch]:
     """The engine's responses with the policy's weights, and the batch of them with its log-probs."""
     engine = build_engine(recipe, VOCAB)
-    push_weights(policy, engine, 0)
+    LocalSync(policy, engine).push(0)
     rollout = recipe.rollout
     sampling = SamplingParams(rollout.temperature, 10, STOP, top_p=rollout.top_p, top_k=rollout.top_k)
     completions = engine.generate(REQUESTS, sampling)
