@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -25,7 +26,9 @@ def main(report: Path) -> None:
     table = Table("test", "outcome", "seconds", "why", box=SIMPLE_HEAD)
     for case in ElementTree.parse(report).iter("testcase"):
         kind, why = outcome(case)
-        table.add_row(f"{case.get('classname', '').split('.')[-1]} {case.get('name')}", kind, case.get("time"), why)
+        name = f"{case.get('classname', '').split('.')[-1]} {case.get('name')}"
+        # a test's parameters stand in brackets, which rich would read as its own markup
+        table.add_row(escape(name), kind, case.get("time"), escape(why))
     Console(width=160).print(table)
 
 

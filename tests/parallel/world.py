@@ -74,6 +74,7 @@ def run_world(
     args: Mapping[str, Any] | None = None,
     timeout_s: float = 120.0,
     result_dir: Path | None = None,
+    backend: str = "gloo",
 ) -> list[Any]:
     """Runs `target` on `nprocs` ranks and returns their return values by rank.
 
@@ -83,6 +84,7 @@ def run_world(
         args: anything that torch.save writes; every rank gets its own copy.
         timeout_s: seconds for all of it, starts included; also torch.distributed's own limit.
         result_dir: folder that the ranks share and that outlives the call; a temporary one where None.
+        backend: of torch.distributed.
 
     Raises:
         WorldError: a rank raised, died or was too slow. All processes are gone by then.
@@ -95,7 +97,7 @@ def run_world(
         torch.save(dict(args or {}), folder / "args")
         # The parent serves the store, on a port that the kernel picks: no race for a port that looked free.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
-        ranks = stack.enter_context(_started(target, nprocs, store.port, timeout_s, folder, shared))
+        ranks = stack.enter_context(_started(target, nprocs, store.port, timeout_s, folder, shared, backend))
         while not all(rank.has_exited() for rank in ranks):
             if any(rank.error.exists() or _failed(rank) for rank in ranks):
                 _wait_for_exit(ranks, min(deadline, time.monotonic() + GRACE_S))
@@ -111,7 +113,7 @@ def run_world(
 
 @contextlib.contextmanager
 def _started(
-    target: str, nprocs: int, port: int, timeout_s: float, folder: Path, shared: Path
+    target: str, nprocs: int, port: int, timeout_s: float, folder: Path, shared: Path, backend: str
 ) -> Iterator[list[_Rank]]:
     """The ranks, started; all of them are killed on the way out."""
     ranks: list[_Rank] = []
@@ -120,7 +122,7 @@ def _started(
             command = [sys.executable, "-m", "tests.parallel.world_rank", target, str(folder), str(shared)]
             with (folder / f"rank{index}.log").open("wb") as log:
                 process = subprocess.Popen(
-                    [*command, str(timeout_s)],
+                    [*command, str(timeout_s), backend],
                     cwd=REPOSITORY,
                     env=_environment(index, nprocs, port),
                     stdin=subprocess.DEVNULL,

@@ -14,7 +14,7 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def main(target: str, folder: Path, shared: Path, timeout_s: float) -> int:
+def main(target: str, folder: Path, shared: Path, timeout_s: float, backend: str) -> int:
     """Runs the rank and returns its exit status."""
     # A test run that is killed takes its ranks with it, though they lead sessions of their own.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -28,7 +28,7 @@ def main(target: str, folder: Path, shared: Path, timeout_s: float) -> int:
         torch.set_num_threads(1)
         module, _, name = target.partition(":")
         function = getattr(importlib.import_module(module), name)
-        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
         value = function(rank, world_size, torch.load(folder / "args", weights_only=False), shared)
         # No rank may close its connections while another still waits for it.
         if dist.is_initialized():
@@ -44,7 +44,7 @@ def main(target: str, folder: Path, shared: Path, timeout_s: float) -> int:
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4]))
+    status = main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4]), sys.argv[5])
     sys.stdout.flush()
     sys.stderr.flush()
     # The interpreter's own end joins threads and process groups, which can wait for a peer that is gone.

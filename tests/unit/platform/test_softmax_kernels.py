@@ -22,8 +22,8 @@ def device() -> str:
     return "cpu"
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def block(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row then has several, the last of them not full, and padding begins within one."""
     from megarl.platform.cuda import softmax
 
@@ -77,7 +77,7 @@ def scaled_and_inside(it: Case, scale: float) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("scale", [1.0, 1 / 0.6])
 @pytest.mark.parametrize("support", ["all", "3 tokens", "none"])
 @pytest.mark.parametrize("dtype", ROUNDING)
-def test_statistics(dtype: torch.dtype, support: str, scale: float, device: str) -> None:
+def test_statistics(dtype: torch.dtype, support: str, scale: float, device: str, block: None) -> None:
     from megarl.platform.cuda.softmax import softmax_statistics
 
     it = case(dtype, support, device, scale)
@@ -98,7 +98,7 @@ def test_statistics(dtype: torch.dtype, support: str, scale: float, device: str)
 @pytest.mark.parametrize("scale", [1.0, 1 / 0.6])
 @pytest.mark.parametrize("support", ["all", "3 tokens", "none"])
 @pytest.mark.parametrize("dtype", ROUNDING)
-def test_gradient(dtype: torch.dtype, support: str, scale: float, entropy: bool, device: str) -> None:
+def test_gradient(dtype: torch.dtype, support: str, scale: float, entropy: bool, device: str, block: None) -> None:
     from megarl.platform.cuda.softmax import softmax_gradient
 
     it = case(dtype, support, device, scale)
@@ -121,7 +121,7 @@ def test_gradient(dtype: torch.dtype, support: str, scale: float, entropy: bool,
     assert torch.equal(it.logits, out)
 
 
-def test_rows_beyond_2_to_the_31_numbers(device: str) -> None:
+def test_rows_beyond_2_to_the_31_numbers(device: str, block: None) -> None:
     """Four rows, 2^30 apart in memory that is otherwise never touched: 32-bit offsets would reach before it."""
     from megarl.platform.cuda.softmax import softmax_gradient, softmax_statistics
 
@@ -138,7 +138,7 @@ def test_rows_beyond_2_to_the_31_numbers(device: str) -> None:
     assert torch.equal(near, far)
 
 
-def test_a_nan_shows(device: str) -> None:
+def test_a_nan_shows(device: str, block: None) -> None:
     from megarl.platform.cuda.softmax import softmax_statistics
 
     it = case(torch.float32, "3 tokens", device, 1.0)
@@ -147,7 +147,7 @@ def test_a_nan_shows(device: str) -> None:
     assert total.isnan().tolist() == [row == 5 for row in range(TOKENS)]
 
 
-def test_a_gradient_that_is_one_number_in_all(device: str) -> None:
+def test_a_gradient_that_is_one_number_in_all(device: str, block: None) -> None:
     """Such as autograd makes of a sum's."""
     from megarl.platform.cuda.softmax import softmax_gradient
 
@@ -159,7 +159,7 @@ def test_a_gradient_that_is_one_number_in_all(device: str) -> None:
     assert torch.equal(*outs)
 
 
-def test_logits_that_are_not_the_kernels(device: str) -> None:
+def test_logits_that_are_not_the_kernels(device: str, block: None) -> None:
     from megarl.platform.cuda.softmax import softmax_statistics
 
     targets = torch.zeros(4, dtype=torch.int64, device=device)
