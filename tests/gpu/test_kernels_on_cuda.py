@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from megarl.megatron import chunk_logits
-from megarl.megatron.log_probs import GPU_CHUNK_TOKENS, VocabularyShard
+from megarl.megatron.distribution import Distribution, Sampling, VocabularyShard
+from megarl.megatron.log_probs import GPU_CHUNK_TOKENS
 from megarl.megatron.token_log_probs import token_log_probs
 from tests.unit.platform.test_softmax_kernels import (  # noqa: F401
     test_a_gradient_that_is_one_number_in_all,
@@ -36,15 +37,19 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(softmax, "BLOCK", request.param)
 
 
+@pytest.mark.parametrize("truncation", [(1.0, 0), (0.9, 50)], ids=["all", "top-p and top-k"])
 @pytest.mark.parametrize("dtype", ROUNDING)
-def test_the_kernels_give_what_torchs_operations_give(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_give_what_torchs_operations_give(
+    dtype: torch.dtype, truncation: tuple[float, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distribution = Distribution(VocabularyShard(None, 0, VOCAB), Sampling(TEMPERATURE, *truncation))
     generator = torch.Generator().manual_seed(4)
     logits = (3 * torch.randn(TOKENS, COLUMNS, generator=generator)).to("cuda", dtype).requires_grad_()
     targets = torch.randint(0, VOCAB, (TOKENS,), generator=generator).cuda()
     weights = torch.randn(2, TOKENS, generator=generator).cuda()
 
     def scored() -> list[Tensor]:
-        outputs = token_log_probs(logits, targets, TEMPERATURE, VocabularyShard(None, 0, VOCAB))
+        outputs = token_log_probs(logits, targets, distribution)[:2]
         total = sum((weight * output).sum() for weight, output in zip(weights, outputs, strict=True))
         return [*(output.detach() for output in outputs), torch.autograd.grad(total, logits)[0]]
 
