@@ -1,6 +1,5 @@
 """Starts a training run: in this process, in a world that torchrun or srun made, or in worker processes of its own."""
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -10,15 +9,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import megarl
 from megarl.config.check_init import check_vocabulary
 from megarl.config.errors import RecipeError
 from megarl.config.load import Loaded
 from megarl.config.schema import Recipe
 from megarl.loop.stop import StopFlag, Stopped, StoppedEarly
+from megarl.platform.child import die_with_parent, python_path
 from megarl.platform.joined import LAUNCHER_PID, RENDEZVOUS, joined_world
 
-_PR_SET_PDEATHSIG = 1
 _KILL_AFTER_GRACE_S = 0.5
 """A worker ends by itself after its grace; one that cannot, stopped or stuck in C code, is killed this much later."""
 
@@ -127,10 +125,7 @@ def _run_workers(arguments: Sequence[str], recipe: Recipe, stop: StopFlag) -> in
 def _start_worker(arguments: Sequence[str], rank: int, world_size: int, rendezvous: str) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
-        # the very package that runs here, wherever it was imported from
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(Path(megarl.__file__).parents[1]), os.environ.get("PYTHONPATH")])
-        ),
+        "PYTHONPATH": python_path(os.environ),
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
         "LOCAL_RANK": str(rank),
@@ -182,11 +177,7 @@ def _described(code: int) -> str:
 
 
 def _die_with_launcher() -> None:
-    """Asks the kernel to kill this process when the launcher dies, so that kill -9 on it leaves no orphan.
-
-    SIGKILL, since a process that is stopped or stuck in C code answers nothing else.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Ties this process's life to the launcher's, which may be gone already."""
+    die_with_parent()
     if os.getppid() != int(os.environ[LAUNCHER_PID]):
         raise SystemExit("megarl: the launcher is gone")

@@ -61,8 +61,8 @@ def own_servers_are_described(recipe: Recipe) -> None:
 
 def quantisation_starts_from_16_bits(recipe: Recipe) -> None:
     """vLLM quantises what it holds in bf16 or fp16, and refuses fp32."""
-    dtype = recipe.precision.dtype if recipe.engine.dtype == "auto" else recipe.engine.dtype
-    if recipe.engine.quantization != "none" and dtype == "fp32":
+    is_fp32 = recipe.engine.dtype_beside(recipe.precision.dtype) == "fp32"
+    if recipe.engine.quantization != "none" and is_fp32:
         reason = "starts from 16 bits, and the servers compute in fp32"
         raise refusal("engine.quantization", recipe.engine.quantization, reason, "set engine.dtype=bf16")
 

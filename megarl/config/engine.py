@@ -54,6 +54,10 @@ class EngineConfig:
         "MEGARL_ENGINE_TOKEN", "Environment variable with the servers' token; no token is ever in a recipe."
     )
 
+    def dtype_beside(self, trainer: str) -> str:
+        """What the servers compute in beside a trainer of that `precision.dtype`."""
+        return trainer if self.dtype == "auto" else self.dtype
+
 
 @dataclass
 class SyncConfig:

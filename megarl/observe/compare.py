@@ -9,9 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from megarl.config.errors import RunFolderError
-from megarl.observe.files import read_json, read_jsonl_tolerant
-from megarl.observe.metrics import METRICS_FILE
-from megarl.observe.summary import EVALUATIONS_FILE, summarise
+from megarl.observe.summary import read_run, summarise
 from megarl.observe.table import format_number
 
 
@@ -73,9 +71,7 @@ def _pass_at(k: int, when: str) -> Read:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise RunFolderError(f"The run folder {folder} does not exist, so there is nothing to compare: name another.")
-    summary = summarise(read_jsonl_tolerant(folder / METRICS_FILE), read_json(folder / EVALUATIONS_FILE))
+    summary = summarise(*read_run(folder, "compare"))
     if "rl" not in summary:
         raise RunFolderError(f"The run folder {folder} holds no step of reinforcement learning: name another.")
     return summary

@@ -31,10 +31,7 @@ def write_summary(folder: Path, console: bool = True) -> dict[str, Any]:
     Raises:
         RunFolderError: `folder` does not exist, or one of the files is damaged.
     """
-    if not folder.is_dir():
-        raise RunFolderError(f"The run folder {folder} does not exist, so there is nothing to sum up: name another.")
-    lines = read_jsonl_tolerant(folder / METRICS_FILE)
-    evaluations = read_json(folder / EVALUATIONS_FILE)
+    lines, evaluations = read_run(folder, "sum up")
     summary = summarise(lines, evaluations)
     write_json_atomic(folder / SUMMARY_FILE, summary)
     # Imported here: matplotlib takes a second, and whoever only needs the numbers has no use for it.
@@ -44,6 +41,21 @@ def write_summary(folder: Path, console: bool = True) -> dict[str, Any]:
     if console:
         Console().print(summary_table(summary, folder.resolve().name))
     return summary
+
+
+def read_run(folder: Path, purpose: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The lines of metrics.jsonl, and evaluations.json; empty where the file is not there.
+
+    Args:
+        folder: the run's folder.
+        purpose: what cannot be done without it, for the error.
+
+    Raises:
+        RunFolderError: `folder` does not exist, or one of the files is damaged.
+    """
+    if not folder.is_dir():
+        raise RunFolderError(f"The run folder {folder} does not exist, so there is nothing to {purpose}: name another.")
+    return read_jsonl_tolerant(folder / METRICS_FILE), read_json(folder / EVALUATIONS_FILE)
 
 
 def summarise(lines: Sequence[dict[str, Any]], evaluations: dict[str, Any]) -> dict[str, Any]:

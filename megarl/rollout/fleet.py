@@ -1,7 +1,8 @@
 """One or several servers as one engine: spreads requests, keeps groups together, outlives a server that dies."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -192,14 +193,7 @@ def _placed(requests: Sequence[Request], servers: Sequence[int]) -> list[int]:
     """A server for each request: all of a prompt at one, which then reads it once, and at the one with the least."""
     load = dict.fromkeys(servers, 0)
     of_prompt: dict[str, int] = {}
-    for name, count in _counted(request.problem_id for request in requests).items():
+    for name, count in Counter(request.problem_id for request in requests).items():
         of_prompt[name] = min(load, key=lambda server: load[server])
         load[of_prompt[name]] += count
     return [of_prompt[request.problem_id] for request in requests]
-
-
-def _counted(names: Iterable[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return counts

@@ -1,6 +1,5 @@
 """Sampling whose randomness belongs to the response, not to the batch."""
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from megarl.rollout.request_key import request_key
 from megarl.rollout.types import Request
 
 
@@ -20,8 +20,7 @@ def uniforms(requests: Sequence[Request], seed: int, count: int) -> Tensor:
     """
     rows = np.empty((len(requests), count))
     for row, request in enumerate(requests):
-        name = f"{seed}/rollout/{request.stream}/{request.problem_id}/{request.sample}"
-        key = np.frombuffer(hashlib.blake2b(name.encode(), digest_size=16).digest(), dtype=np.uint64)
+        key = np.frombuffer(request_key(request, seed), dtype=np.uint64)
         np.random.Generator(np.random.Philox(key=key)).random(out=rows[row])
     return torch.from_numpy(rows)
 

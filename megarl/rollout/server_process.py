@@ -1,7 +1,6 @@
 """An engine's server as a child process: started, watched, and ended with everything that it started."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -9,10 +8,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from megarl.platform.child import die_with_parent
 from megarl.rollout.engine import EngineError
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
 _LOG_LINES = 12
 
 
@@ -37,7 +35,7 @@ class ServerProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     @property
@@ -64,8 +62,3 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _end_with_parent() -> None:
-    # the trainer may be killed with no time to end its servers
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -27,6 +27,10 @@ class TensorSpec:
         """Its size in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
+    def view(self, buffer: Tensor, begin: int) -> Tensor:
+        """The bytes of a uint8 buffer from `begin` on, as a tensor of this shape and dtype."""
+        return buffer[begin : begin + self.nbytes].view(self.dtype).view(self.shape)
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -53,8 +57,7 @@ class Bucket:
 
     def view(self, buffer: Tensor, index: int) -> Tensor:
         """The place of tensor `index` in uint8 bytes that hold the bucket, as a tensor of its shape and dtype."""
-        spec, begin = self.specs[index], self.offsets[index]
-        return buffer[begin : begin + spec.nbytes].view(spec.dtype).view(spec.shape)
+        return self.specs[index].view(buffer, self.offsets[index])
 
     def as_json(self) -> list[list[Any]]:
         """Names, shapes, dtypes and offsets, for the worker."""
@@ -97,8 +100,7 @@ def _by_layer(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
 
 def tensors_in(buffer: Tensor, contents: Sequence[Sequence[Any]]) -> dict[str, Tensor]:
     """The worker's side of `Bucket.as_json`: views into uint8 bytes, by name."""
-    views = {}
-    for name, shape, dtype, begin in contents:
-        spec = TensorSpec(name, tuple(shape), getattr(torch, dtype))
-        views[name] = buffer[begin : begin + spec.nbytes].view(spec.dtype).view(spec.shape)
-    return views
+    return {
+        name: TensorSpec(name, tuple(shape), getattr(torch, dtype)).view(buffer, begin)
+        for name, shape, dtype, begin in contents
+    }

@@ -1,13 +1,12 @@
 """The command line and the environment of a vLLM server."""
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import megarl
 from megarl.config.schema import Recipe
+from megarl.platform.child import python_path
 from megarl.platform.platform import current
 from megarl.rollout.vllm.guard import TOKEN
 
@@ -59,18 +58,14 @@ def server_command(recipe: Recipe, model: Path, port: int) -> list[str]:
 
 def engine_dtype(recipe: Recipe) -> str:
     """vLLM's name of what the servers compute in."""
-    own = recipe.engine.dtype
-    return DTYPES[recipe.precision.dtype if own == "auto" else own]
+    return DTYPES[recipe.engine.dtype_beside(recipe.precision.dtype)]
 
 
 def server_environment(inherited: Mapping[str, str], token: str) -> dict[str, str]:
     """The environment of a server: the trainer's, without what describes the trainer's world, and with its token."""
     environment = {name: value for name, value in inherited.items() if name not in _OF_THE_TRAINER}
     environment |= {
-        # this very package, in whatever environment the engine lives
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(Path(megarl.__file__).parents[1]), inherited.get("PYTHONPATH")])
-        ),
+        "PYTHONPATH": python_path(inherited),
         # the endpoints for weights, pausing and caches
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",

@@ -130,10 +130,10 @@ class VllmReplica:
         says = self._client.get("/server_info?config_format=json")["vllm_config"]
         wanted = {
             "logprobs_mode": "processed_logprobs",
-            "dtype": f"torch.{engine_dtype(self._recipe)}",
+            "dtype": engine_dtype(self._recipe),
             "max_model_len": self._recipe.model.max_position_embeddings,
         }
         for name, value in wanted.items():
             given = says["model_config"][name]
-            if given != value and given != str(value).removeprefix("torch."):
+            if str(given).removeprefix("torch.") != str(value):
                 raise EngineError(f"{self.url} runs with {name}={given}, and the recipe needs {value}")

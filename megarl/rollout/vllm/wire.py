@@ -1,7 +1,6 @@
 """Requests and responses of vLLM's token endpoint, /inference/v1/generate."""
 
 import base64
-import hashlib
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from megarl.rollout.engine import EngineError
+from megarl.rollout.request_key import request_key
 from megarl.rollout.routing import RoutedExperts
 from megarl.rollout.types import Completion, FinishReason, Request, SamplingParams, VersionSpan
 
@@ -27,8 +27,9 @@ def to_json(request: Request, sampling: SamplingParams, seed: int, context: int)
         seed: the recipe's.
         context: tokens that the model can read.
     """
+    key = request_key(request, seed)
     return {
-        "request_id": request_key(request, seed).hex(),
+        "request_id": key.hex(),
         "token_ids": list(request.prompt_ids),
         "sampling_params": {
             "n": 1,
@@ -44,17 +45,11 @@ def to_json(request: Request, sampling: SamplingParams, seed: int, context: int)
             "ignore_eos": True,
             # 0: of the sampled token alone
             "logprobs": 0,
-            "seed": int.from_bytes(request_key(request, seed)[:8], "little") >> 1,
+            "seed": int.from_bytes(key[:8], "little") >> 1,
             "detokenize": False,
             "skip_special_tokens": False,
         },
     }
-
-
-def request_key(request: Request, seed: int) -> bytes:
-    """16 bytes that name the request and seed its sampling: the same for it whenever and wherever it runs."""
-    name = f"{seed}/rollout/{request.stream}/{request.problem_id}/{request.sample}"
-    return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
 
 def from_json(request: Request, answer: Mapping[str, Any]) -> Completion:
@@ -81,10 +76,6 @@ def from_json(request: Request, answer: Mapping[str, Any]) -> Completion:
         ),
         routing=_routing(choice["routed_experts"]),
     )
-
-
-def _span(span: Mapping[str, Any]) -> VersionSpan:
-    return VersionSpan(int(span["version"]), span["start"], span["end"])
 
 
 def _routing(encoded: str | None) -> RoutedExperts | None:

@@ -1,0 +1,16 @@
+"""The name of a request's randomness."""
+
+import hashlib
+
+from megarl.rollout.types import Request
+
+
+def request_key(request: Request, seed: int) -> bytes:
+    """16 bytes of seed, stream, problem and sample: the same for a request whenever, wherever and beside what it runs.
+
+    Args:
+        request: what is sampled.
+        seed: the recipe's.
+    """
+    name = f"{seed}/rollout/{request.stream}/{request.problem_id}/{request.sample}"
+    return hashlib.blake2b(name.encode(), digest_size=16).digest()
