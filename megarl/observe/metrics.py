@@ -9,18 +9,19 @@ from megarl.observe.files import JsonlFile, nulled
 from megarl.observe.mirrors import Mirror, TensorBoardMirror, WandbMirror
 
 METRICS_FILE = "metrics.jsonl"
-WALL_CLOCK_PREFIXES = ("seconds/", "tokens_per_s/")
+PREFIXES_OF_THE_DAY = ("seconds/", "tokens_per_s/", "engine/", "sync/")
+"""Metrics of the clock, and of what died and was started again."""
 _OWN_KEYS = ("phase", "step", "nonfinite")
 
 
 def reproducible(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of metrics.jsonl without what depends on the clock.
+    """A line of metrics.jsonl without what depends on the clock, or on servers that died.
 
     The rest of it is a function of the recipe, the software and the hardware: a resumed run and an
     uninterrupted one must have it alike.
     """
-    kept = {name: value for name, value in line.items() if not name.startswith(WALL_CLOCK_PREFIXES)}
-    lost = [name for name in kept.pop("nonfinite", []) if not name.startswith(WALL_CLOCK_PREFIXES)]
+    kept = {name: value for name, value in line.items() if not name.startswith(PREFIXES_OF_THE_DAY)}
+    lost = [name for name in kept.pop("nonfinite", []) if not name.startswith(PREFIXES_OF_THE_DAY)]
     return {**kept, "nonfinite": lost} if lost else kept
 
 

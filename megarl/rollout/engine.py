@@ -36,6 +36,13 @@ class ServedEngine(Engine, Protocol):
     then void, and `revive` and a whole update give the engine its weights again.
     """
 
+    def generate_on_each(self, requests: Sequence[Request], sampling: SamplingParams) -> list[list[Completion]]:
+        """One completion a request from every replica, by replica.
+
+        Raises:
+            EngineLost: a replica died or hangs.
+        """
+
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """Pauses generation and readies the weights for being replaced. `transport` tells the workers what to read."""
 

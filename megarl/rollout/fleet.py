@@ -13,6 +13,9 @@ from megarl.rollout.types import Completion, Request, SamplingParams
 _TRIES = 3
 """Of one request at a server that is alive and whose connection failed."""
 
+COUNTS = ("engine/restarts", "engine/lost_responses")
+"""Servers started again, and responses that were lost with their server and generated again."""
+
 Result = TypeVar("Result")
 
 
@@ -38,16 +41,18 @@ class Fleet:
             note: is told, in a sentence, of what a user should know.
         """
         self.version = -1
-        self.lost_requests = 0
         self._replicas = list(replicas)
         self._max_concurrent, self._restarts_left, self._watch_every_s = max_concurrent, restarts, watch_every_s
         self._note = note
         self._lock = threading.Lock()
         self._lost: set[int] = set()
+        self._counts = dict.fromkeys(COUNTS, 0)
         for replica in self._replicas:
             replica.start()
         # not known to be up; `revive` waits for them
         self._starting = set(range(len(self._replicas)))
+        # one that never was up has a mistake in its settings, which starting it again mends not
+        self._was_up: set[int] = set()
 
     def generate(self, requests: Sequence[Request], sampling: SamplingParams) -> list[Completion]:
         """See `Engine`.
@@ -68,12 +73,24 @@ class Fleet:
                 done |= self._round(requests, waiting, live, sampling)
                 lost = len(requests) - len(done)
                 if lost:
-                    self.lost_requests += lost
+                    self._counts["engine/lost_responses"] += lost
                     self._note(f"{lost} responses were lost with their engine and are generated again")
         finally:
             stop_watching.set()
             watcher.join()
         return [done[number] for number in range(len(requests))]
+
+    def generate_on_each(self, requests: Sequence[Request], sampling: SamplingParams) -> list[list[Completion]]:
+        """See `ServedEngine`."""
+        answers = [self._round(requests, range(len(requests)), [server], sampling) for server in self._live()]
+        if self._lost:
+            raise EngineLost("an engine is lost")
+        return [[done[number] for number in range(len(requests))] for done in answers]
+
+    def counts(self) -> dict[str, int]:
+        """`COUNTS` since it was last asked."""
+        counts, self._counts = self._counts, dict.fromkeys(COUNTS, 0)
+        return counts
 
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `ServedEngine`."""
@@ -97,27 +114,40 @@ class Fleet:
     def revive(self) -> bool:
         """See `ServedEngine`."""
         for number in sorted(self._lost):
-            if self._restarts_left == 0:
-                raise EngineError(
-                    f"{self._replicas[number].url} is lost, and engine.restarts are used up; its log may say why"
-                )
-            self._restarts_left -= 1
-            self._note(f"{self._replicas[number].url} is lost and is started again")
-            self._replicas[number].end()
-            self._replicas[number].start()
-            self._lost.discard(number)
-            self._starting.add(number)
-            self.version = -1
+            self._start_again(number)
         fresh = bool(self._starting)
-        for number in sorted(self._starting):
-            self._replicas[number].wait_until_ready()
+        while self._starting:
+            number = min(self._starting)
+            try:
+                self._replicas[number].wait_until_ready()
+            except EngineError as error:
+                if number not in self._was_up:
+                    raise
+                self._note(str(error))
+                self._start_again(number)
+                continue
             self._starting.discard(number)
+            self._was_up.add(number)
         return fresh
 
     def close(self) -> None:
         """See `ServedEngine`."""
         for replica in self._replicas:
             replica.end()
+
+    def _start_again(self, server: int) -> None:
+        if self._restarts_left == 0:
+            raise EngineError(
+                f"{self._replicas[server].url} is lost, and engine.restarts are used up; its log may say why"
+            )
+        self._restarts_left -= 1
+        self._counts["engine/restarts"] += 1
+        self._note(f"{self._replicas[server].url} is lost and is started again")
+        self._replicas[server].end()
+        self._replicas[server].start()
+        self._lost.discard(server)
+        self._starting.add(server)
+        self.version = -1
 
     def _round(
         self, requests: Sequence[Request], waiting: Sequence[int], live: Sequence[int], sampling: SamplingParams
@@ -142,9 +172,12 @@ class Fleet:
                 return None
             try:
                 return replica.generate(request, sampling)
-            except ServerUnreachableError as error:
+            except (ServerUnreachableError, EngineError) as error:
                 if server not in self._lost and not replica.responsive():
                     self._lose(server, str(error))
+                elif server not in self._lost and isinstance(error, EngineError):
+                    # a server that lives and refuses: another try would be refused too
+                    raise
         self._lose(server, f"{_TRIES} tries of one request failed")
         return None
 
@@ -179,7 +212,8 @@ class Fleet:
         unreachable = None
         for server, future in enumerate(futures):
             error = future.exception()
-            if isinstance(error, ServerUnreachableError):
+            dead = isinstance(error, EngineError) and not self._replicas[server].responsive()
+            if dead or isinstance(error, ServerUnreachableError):
                 self._lose(server, str(error))
                 unreachable = error
             elif error is not None:

@@ -15,7 +15,7 @@ class Replica(Protocol):
     url: str
 
     def start(self) -> None:
-        """Starts the server, on the main thread, or does nothing where it is not the run's own."""
+        """Starts the server, or does nothing where it is not the run's own."""
 
     def wait_until_ready(self) -> None:
         """Returns once the server answers and is one that the recipe can use."""

@@ -8,17 +8,20 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from megarl.platform.child import die_with_parent
 from megarl.rollout.engine import EngineError
 
+# The trainer may be killed with no time to end its servers. Then its end of the pipe closes, and all of the session's
+# processes go, those that the server started and would outlive it included.
+_SUPERVISE = 'exec 3<&0; "$@" 3<&- </dev/null & server=$!; (cat <&3 >/dev/null; kill -KILL 0) & wait "$server"'
 _LOG_LINES = 12
+_PORT_TAKEN = ("address already in use", "Address already in use")
 
 
 class ServerProcess:
     """One server in a session of its own, whose output goes to a file."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        """Starts it. To be called on the main thread: the server ends when the thread that started it does.
+        """Starts it; it ends with this process, however that ends.
 
         Args:
             command: program and arguments.
@@ -29,18 +32,17 @@ class ServerProcess:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                command,
+                ["/bin/sh", "-c", _SUPERVISE, "sh", *command],
                 env=dict(environment),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """None while it runs; 128 and the signal's number where one killed it."""
         return self._process.poll()
 
     def end(self) -> None:
@@ -48,12 +50,20 @@ class ServerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def lost_its_port(self) -> bool:
+        """Whether it ended because another process had taken its port before it listened there."""
+        return any(words in line for line in self._last_lines() for words in _PORT_TAKEN)
 
     def failure(self) -> EngineError:
         """What to tell of a server that ended by itself: the last lines of its log say why."""
-        lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-        told = "\n  ".join(lines)
+        told = "\n  ".join(self._last_lines())
         return EngineError(f"the server ended with code {self.exit_code}; {self._log} ends with\n  {told}")
+
+    def _last_lines(self) -> list[str]:
+        return self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
 
 
 def free_port() -> int:

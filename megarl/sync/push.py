@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import Tensor
@@ -10,16 +10,20 @@ from torch import Tensor
 from megarl.config.schema import Recipe
 from megarl.megatron.policy import FrozenModel
 from megarl.rollout.engine import EngineLost, LocalEngine, ServedEngine, WeightsError
+from megarl.rollout.types import Completion
 from megarl.sync.bucket import Bucket, TensorSpec, plan_buckets
 from megarl.sync.digest import digest
 from megarl.sync.int8 import Int8Source, WeightSource
+from megarl.sync.probe import Probe
 from megarl.sync.senders import build_sender
 from megarl.sync.transport import Sender
-from megarl.sync.verify import first_mismatch
+from megarl.sync.verify import MismatchError, first_mismatch, likeliest_cause
 
 _SAMPLED = 16
 """One tensor in so many is compared after a sync that need not be compared in full."""
 _MIB = 2**20
+
+Value = TypeVar("Value")
 
 
 class LocalSync:
@@ -39,24 +43,34 @@ class LocalSync:
 class ServedSync:
     """To servers, in buckets. The plan is made once; peak extra memory is two buckets on the main rank."""
 
-    def __init__(self, recipe: Recipe, policy: WeightSource, engine: ServedEngine | None) -> None:
+    def __init__(self, recipe: Recipe, policy: FrozenModel, engine: ServedEngine | None) -> None:
         """Collective. Args: recipe: says how. policy: the weights. engine: on the main rank, elsewhere None."""
-        self._policy, self._engine = policy, engine
+        self._source: WeightSource = Int8Source(policy) if recipe.engine.quantization == "int8" else policy
+        self._engine = engine
+        self._probe = Probe(recipe, policy)
         self._always = recipe.sync.verify == "always"
-        self._specs = [TensorSpec(*spec) for spec in policy.export_specs()]
+        self._specs = [TensorSpec(*spec) for spec in self._source.export_specs()]
         self._buckets = plan_buckets(self._specs, recipe.sync.bucket_mib * _MIB)
         self._sender: Sender | None = None if engine is None else build_sender(recipe)
         self._proven = False
+        self._digests: dict[str, str] = {}
+        self._bytes = 0
 
     def push(self, version: int) -> None:
         """Gives every server the policy's weights under this version, whatever dies meanwhile. Collective.
 
         Raises:
-            WeightsError: what a worker received is not what was sent; on every rank, and the engine stays paused.
+            WeightsError: what a worker received is not what was sent, and the engine stays paused; or what an engine
+                computes is not what the policy does. On every rank.
             EngineError: a server does not come back; on every rank.
         """
         while not self._pushed(version):
             self._proven = False
+
+    def sent_bytes(self) -> int:
+        """Bytes that were put into buckets since this was last asked; on the main rank."""
+        count, self._bytes = self._bytes, 0
+        return count
 
     def close(self) -> None:
         """Removes what the transport made."""
@@ -65,23 +79,49 @@ class ServedSync:
 
     def _pushed(self, version: int) -> bool:
         """One update, begun again by the caller where a server was lost in it."""
-        tensors = self._policy.export()
-        outcome: list[Exception | None] = [None]
+        tensors = self._source.export()
+        outcome: bool | Exception = False
         if self._engine is not None:
             try:
-                self._update(self._engine, tensors, version)
+                outcome = self._update(self._engine, tensors, version)
             except Exception as error:
-                outcome[0] = error
-        for _ in tensors:
-            # the other ranks' part of the gathering, and the main rank's where it gave up
-            pass
-        if dist.get_world_size() > 1:
-            dist.broadcast_object_list(outcome)
-        if outcome[0] is not None and not isinstance(outcome[0], EngineLost):
-            raise outcome[0]
-        return outcome[0] is None
+                outcome = error
+        _exhaust(tensors)
+        outcome = _from_main(outcome)
+        if isinstance(outcome, MismatchError):
+            raise WeightsError(self._explained(outcome))
+        if isinstance(outcome, Exception) and not isinstance(outcome, EngineLost):
+            raise outcome
+        in_full = outcome is True
+        return not isinstance(outcome, EngineLost) and (not in_full or self._probed(version))
 
-    def _update(self, engine: ServedEngine, tensors: Iterator[tuple[str, Tensor]], version: int) -> None:
+    def _probed(self, version: int) -> bool:
+        """Whether every server lived long enough to be asked; raises where one's answers are not the policy's."""
+        requests = self._probe.requests()
+        answers: list[list[Completion]] | Exception = []
+        if self._engine is not None:
+            try:
+                answers = self._engine.generate_on_each(requests, self._probe.sampling)
+            except Exception as error:
+                answers = error
+        answers = _from_main(answers)
+        if isinstance(answers, EngineLost):
+            return False
+        if isinstance(answers, Exception):
+            raise answers
+        self._probe.check(answers, version)
+        return True
+
+    def _explained(self, mismatch: MismatchError) -> str:
+        """The mismatch in a sentence, with the likeliest cause. Collective: the weights are gathered once more."""
+        tensors, cause = self._source.export(), ""
+        if self._engine is not None:
+            cause = likeliest_cause(mismatch, tensors, self._digests)
+        _exhaust(tensors)
+        return mismatch.sentence(_from_main(cause))
+
+    def _update(self, engine: ServedEngine, tensors: Iterator[tuple[str, Tensor]], version: int) -> bool:
+        """Returns whether all digests were compared."""
         assert self._sender is not None
         if engine.revive():
             self._proven = False
@@ -93,6 +133,7 @@ class ServedSync:
             for number, bucket in enumerate(self._buckets):
                 if len(busy) == self._sender.slots:
                     busy.pop(0).result()
+                self._bytes += bucket.nbytes
                 where = self._sender.write(number % self._sender.slots, bucket, _digested(bucket, tensors, names, sent))
                 busy.append(pool.submit(engine.receive, where, sorted(names & {spec.name for spec in bucket.specs})))
             for future in busy:
@@ -100,7 +141,7 @@ class ServedSync:
         for worker in engine.received_digests():
             mismatch = first_mismatch(self._specs, sent, worker)
             if mismatch is not None:
-                raise WeightsError(mismatch)
+                raise mismatch
         left_out = engine.finish_update(version)
         if left_out:
             raise WeightsError(
@@ -108,6 +149,8 @@ class ServedSync:
                 "that were sent are not those of its model, or a head that the engine does not tie was not sent"
             )
         self._proven = True
+        self._digests |= sent
+        return len(names) == len(self._specs)
 
     def _to_compare(self, version: int) -> set[str]:
         every = 1 if self._always or not self._proven else _SAMPLED
@@ -127,9 +170,22 @@ def _digested(
         yield tensor
 
 
+def _exhaust(tensors: Iterator[tuple[str, Tensor]]) -> None:
+    for _ in tensors:
+        # the other ranks' part of the gathering, and the main rank's where it gave up
+        pass
+
+
+def _from_main(value: Value) -> Value:
+    """The main rank's, on every rank. Collective."""
+    held = [value]
+    if dist.get_world_size() > 1:
+        dist.broadcast_object_list(held)
+    return held[0]
+
+
 def build_sync(recipe: Recipe, policy: FrozenModel, engine: Any) -> LocalSync | ServedSync:
     """The way from this policy to this engine. Collective."""
     if recipe.rollout.engine == "embedded":
         return LocalSync(policy, engine)
-    source = Int8Source(policy) if recipe.engine.quantization == "int8" else policy
-    return ServedSync(recipe, source, engine)
+    return ServedSync(recipe, policy, engine)

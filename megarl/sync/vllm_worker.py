@@ -67,6 +67,12 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     def start_weight_update(self) -> None:
         """Readies every layer for being loaded again."""
         self.digests, self.left_out = {}, []
+        for layer in self.model.modules():
+            info = get_layerwise_info(layer)
+            if info.can_load():
+                # a part of it came in an update that was left in the middle
+                info.loaded_weights.clear()
+                info.load_numel = 0
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -144,6 +150,10 @@ def _process_and_hold(process: Callable[[torch.nn.Module], None], layer: torch.n
 
 class WorkerExtension:
     """Methods that vLLM adds to its worker, for /collective_rpc."""
+
+    def megarl_abandon_update(self) -> None:
+        """Forgets an update that was begun and not finished; the next one brings every layer its weights."""
+        self._weight_update_active = False
 
     def megarl_digests(self) -> dict[str, str]:
         """Digests of what the update brought, by name."""

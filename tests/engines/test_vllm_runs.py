@@ -1,4 +1,4 @@
-"""Whole runs of the demo with a real vLLM server, unbroken and with the server killed. `make test-vllm` runs them."""
+"""Whole runs of the demo with a real vLLM server, unbroken and with the server killed."""
 
 import importlib.util
 import json
@@ -11,12 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+from megarl.observe.metrics import reproducible
 
 pytestmark = [
     pytest.mark.vllm,
+    pytest.mark.engine_faults,
     pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed here; make test-vllm installs it"
+        importlib.util.find_spec("vllm") is None,
+        reason="vLLM is not installed here; make test-engine-faults installs it",
     ),
 ]
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,11 +116,27 @@ def test_a_server_that_is_lost_costs_no_sample(unbroken: Path, tmp_path: Path, s
         os.kill(server, sign)
     log = finish(run, folder)
     assert "is lost" in log and "is started again" in log
-    names = [name for name in steps(unbroken)[0] if not name.startswith(("seconds/", "tokens_per_s/"))]
-    assert [[line[name] for name in names] for line in steps(folder)] == [
-        [line[name] for name in names] for line in steps(unbroken)
-    ]
+    assert [reproducible(line) for line in steps(folder)] == [reproducible(line) for line in steps(unbroken)]
+    assert sum(line["engine/restarts"] for line in steps(folder)) == 1
+    assert {line["engine/restarts"] for line in steps(unbroken)} == {0}
+    assert len({line["sync/bytes"] for line in steps(unbroken)[1:]}) == 1
     assert servers(folder) == []
+
+
+def test_a_trainer_that_is_killed_leaves_no_server(unbroken: Path, tmp_path: Path) -> None:
+    """Kill -9 gives it no time to end anything; the same command goes on with the unbroken run's metrics."""
+    folder = tmp_path / "orphans"
+    run = start(folder, "checkpoint.every=1")
+    wait_for(lambda: len(steps(folder)) >= 2, run)
+    family = psutil.Process(run.pid).children(recursive=True)
+    # the server's front and its core, at the least
+    assert len(family) >= 2 and servers(folder)
+    run.kill()
+    run.wait()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert not alive
+    finish(start(folder, "checkpoint.every=1"), folder)
+    assert [reproducible(line) for line in steps(folder)] == [reproducible(line) for line in steps(unbroken)]
 
 
 def test_a_server_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:

@@ -26,15 +26,17 @@ class VllmReplica:
         """Args: recipe: says how. folder: for config.json, which is there, and the log. url: of a running server."""
         self._recipe, self._folder, self._own = recipe, folder, url is None
         self._process: ServerProcess | None = None
-        self._opened = False
+        self._opened, self._updating = False, False
         self.url = url or "a vLLM server"
         if url is not None:
             self._connect(url, os.environ.get(recipe.engine.token_variable, ""))
 
     def start(self) -> None:
         """See `Replica`."""
-        self._opened = False
+        self._opened, self._updating = False, False
         if not self._own:
+            self._client.close()
+            self._connect(self.url, os.environ.get(self._recipe.engine.token_variable, ""))
             return
         port, token = free_port(), secrets.token_urlsafe(32)
         self._process = ServerProcess(
@@ -49,7 +51,9 @@ class VllmReplica:
         deadline = time.monotonic() + self._recipe.engine.start_timeout_s
         while not self._client.up():
             if self._process is not None and self._process.exit_code is not None:
-                raise self._process.failure()
+                if not self._process.lost_its_port():
+                    raise self._process.failure()
+                self.start()
             if time.monotonic() > deadline:
                 raise EngineError(
                     f"{self.url} did not come up within engine.start_timeout_s={self._recipe.engine.start_timeout_s:g}"
@@ -67,7 +71,8 @@ class VllmReplica:
         if self._process is not None and self._process.exit_code is not None:
             return False
         try:
-            # the front asks the engine's core for it
+            # the front knows of a core that died, and asks one that lives
+            self._client.get("/health")
             self._client.get("/is_paused")
         except (ServerUnreachableError, EngineError):
             return False
@@ -75,15 +80,19 @@ class VllmReplica:
 
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `Replica`."""
-        self._client.post("/pause?mode=abort")
+        self._order("/pause?mode=abort")
+        if self._updating or not self._opened:
+            # an update that another trainer, or this one, left in the middle
+            self._rpc("megarl_abandon_update")
         if not self._opened:
-            self._client.post("/init_weight_transfer_engine", {"init_info": dict(transport)})
+            self._order("/init_weight_transfer_engine", {"init_info": dict(transport)})
             self._opened = True
-        self._client.post("/start_weight_update")
+        self._updating = True
+        self._order("/start_weight_update")
 
     def receive(self, bucket: Mapping[str, Any], digests_of: Sequence[str] | None) -> None:
         """See `Replica`."""
-        self._client.post("/update_weights", {"update_info": {"where": bucket, "digests_of": digests_of}})
+        self._order("/update_weights", {"update_info": {"where": bucket, "digests_of": digests_of}})
 
     def received_digests(self) -> list[dict[str, str]]:
         """See `Replica`."""
@@ -96,10 +105,11 @@ class VllmReplica:
 
     def finish_update(self, version: int) -> None:
         """See `Replica`."""
-        self._client.post("/finish_weight_update", {"weight_version": str(version)})
+        self._order("/finish_weight_update", {"weight_version": str(version)})
         # keys and values of the old weights
-        self._client.post("/reset_prefix_cache")
-        self._client.post("/resume")
+        self._order("/reset_prefix_cache")
+        self._order("/resume")
+        self._updating = False
 
     def end(self) -> None:
         """See `Replica`."""
@@ -119,7 +129,11 @@ class VllmReplica:
         )
 
     def _rpc(self, method: str) -> Any:
-        return self._client.post("/collective_rpc", {"method": method})["results"]
+        return self._order("/collective_rpc", {"method": method})["results"]
+
+    def _order(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The answer to what is no request for a response."""
+        return self._client.post(path, body, timeout_s=self._recipe.engine.update_timeout_s)
 
     def _check_settings(self) -> None:
         """What the recipe says about sampling and precision is what the server says that it uses.
