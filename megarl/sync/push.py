@@ -42,7 +42,7 @@ class ServedSync:
         """Collective. Args: recipe: says how. policy: the weights. engine: on the main rank, elsewhere None."""
         self._policy, self._engine = policy, engine
         self._always = recipe.sync.verify == "always"
-        self._specs = [TensorSpec(*spec) for spec in policy.export_specs()]
+        self._specs = [TensorSpec(*spec) for spec in policy.export_plan.specs]
         self._buckets = plan_buckets(self._specs, recipe.sync.bucket_mib * _MIB)
         self._sender: Sender | None = None if engine is None else build_sender(recipe)
         self._proven = False
