@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from megarl.config.model import ModelConfig
-from megarl.megatron.expert_weights import gather_over_ranks, tensor_group
+from megarl.megatron.expert_weights import gather_over_ranks, shards_in_turn, tensor_group
 from megarl.megatron.export_plan import ExportPlan, Gathering
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.models.mapping import Mapping
@@ -61,9 +61,8 @@ def export_weights(
 ) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of the model, one parameter at a time, on every rank. Collective: all ranks must drain it.
 
-    Only weights travel: what they are and where they go is in the plan. Beside what is yielded, memory is one gathered
-    parameter, or two where megarl must put its shards together anew: weights that are split along their second
-    dimension, and stacked ones.
+    Only weights travel: what they are and where they go is in the plan. Memory is one gathered parameter and one shard
+    of it, and what is yielded where that is not a view of the parameter.
 
     Yields:
         Hugging Face name and full, detached tensor, in the order of `plan.specs`; a tied head is yielded once, as the
@@ -117,15 +116,12 @@ def _gather(parameter: Parameter, mapping: Mapping, group: dist.ProcessGroup) ->
     if size == 1 or not getattr(parameter, "tensor_model_parallel", False):
         return data
     dim = _partition_dim(parameter)
-    if dim == 0 and mapping.stacked == 1:
-        # the shards lie one behind the other in the whole
-        full = data.new_empty(size * data.shape[0], *data.shape[1:])
-        dist.all_gather(list(full.chunk(size)), data.contiguous(), group=group)
-        return full
-    shards = [torch.empty_like(data) for _ in range(size)]
-    dist.all_gather(shards, data.contiguous(), group=group)
-    by_part = zip(*(shard.chunk(mapping.stacked, dim) for shard in shards), strict=True)
-    return torch.cat([piece for part in by_part for piece in part], dim)
+    full = data.new_empty([length * size if axis == dim else length for axis, length in enumerate(data.shape)])
+    pieces = [part.chunk(size, dim) for part in full.chunk(mapping.stacked, dim)]
+    for rank, shard in enumerate(shards_in_turn(data, group)):
+        for part, piece in zip(pieces, shard.chunk(mapping.stacked, dim), strict=True):
+            part[rank].copy_(piece)
+    return full
 
 
 def _partition_dim(parameter: Parameter) -> int:
