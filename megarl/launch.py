@@ -77,6 +77,7 @@ def _preflight(recipe: Recipe) -> None:
     from megarl.observe.mirrors import check_wandb
     from megarl.platform.platform import current
     from megarl.platform.precision_support import check_precision
+    from megarl.platform.transport_support import check_transport
     from megarl.rewards.registry import build_reward
 
     devices = current().devices_here
@@ -86,6 +87,7 @@ def _preflight(recipe: Recipe) -> None:
             f"{devices} GPUs; use fewer, or train on the CPU with CUDA_VISIBLE_DEVICES= in the environment."
         )
     check_precision(recipe.precision)
+    check_transport(recipe.sync)
     check_folder(recipe)
     build_objective(recipe.rl.objective)
     build_reward(recipe)

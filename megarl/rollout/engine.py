@@ -36,6 +36,9 @@ class ServedEngine(Engine, Protocol):
     then void, and `revive` and a whole update give the engine its weights again.
     """
 
+    def workers(self) -> int:
+        """Processes that receive the weights."""
+
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """Pauses generation and readies the weights for being replaced. `transport` tells the workers what to read."""
 

@@ -74,6 +74,10 @@ class Fleet:
             watcher.join()
         return [done[number] for number in range(len(requests))]
 
+    def workers(self) -> int:
+        """See `ServedEngine`: of all servers."""
+        return sum(self._on_all(lambda replica: replica.workers()))
+
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `ServedEngine`."""
         self.version = -1
@@ -175,16 +179,19 @@ class Fleet:
             raise EngineLost(f"{self._replicas[min(self._lost)].url} is lost")
         with ThreadPoolExecutor(len(self._replicas), thread_name_prefix="update") as pool:
             futures = [pool.submit(call, replica) for replica in self._replicas]
-        unreachable = None
+        unreachable = refused = None
         for server, future in enumerate(futures):
             error = future.exception()
             if isinstance(error, ServerUnreachableError):
                 self._lose(server, str(error))
                 unreachable = error
             elif error is not None:
-                raise error
+                refused = error
         if unreachable is not None:
+            # what others refused may follow from this: a broadcast ends at all where it ends at one
             raise EngineLost(str(unreachable)) from unreachable
+        if refused is not None:
+            raise refused
         return [future.result() for future in futures]
 
 

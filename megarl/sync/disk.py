@@ -39,6 +39,9 @@ class DiskSender:
         beside.rename(path)
         return {"path": str(path.resolve())}
 
+    def reset(self) -> None:
+        """See `Sender`: nothing waits for anybody."""
+
     def close(self) -> None:
         """See `Sender`."""
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,7 +1,9 @@
 """Weights from the policy to the engine, with proof that they arrived."""
 
+import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -19,6 +21,21 @@ from megarl.sync.verify import first_mismatch
 _SAMPLED = 16
 """One tensor in so many is compared after a sync that need not be compared in full."""
 _MIB = 2**20
+
+
+@dataclass(frozen=True)
+class SyncCost:
+    """What one update took.
+
+    Attributes:
+        nbytes: of the weights, whole.
+        whole_s: seconds from asking the engine to pause until it had resumed.
+        packing_s: seconds of them in which the main rank gathered, counted digests and wrote buckets.
+    """
+
+    nbytes: int
+    whole_s: float
+    packing_s: float
 
 
 class LocalSync:
@@ -43,9 +60,11 @@ class ServedSync:
         self._policy, self._engine = policy, engine
         self._always = recipe.sync.verify == "always"
         self._specs = [TensorSpec(*spec) for spec in policy.export_plan.specs]
-        self._buckets = plan_buckets(self._specs, recipe.sync.bucket_mib * _MIB)
-        self._sender: Sender | None = None if engine is None else build_sender(recipe)
+        self.buckets = plan_buckets(self._specs, recipe.sync.bucket_mib * _MIB)
+        self._sender: Sender | None = None if engine is None else build_sender(recipe, engine.workers)
         self._proven = False
+        self.last: SyncCost | None = None
+        """Of the newest update, on the main rank."""
 
     def push(self, version: int) -> None:
         """Gives every server the policy's weights under this version, whatever dies meanwhile. Collective.
@@ -70,6 +89,8 @@ class ServedSync:
             try:
                 self._update(self._engine, tensors, version)
             except Exception as error:
+                assert self._sender is not None
+                self._sender.reset()
                 outcome[0] = error
         for _ in tensors:
             # the other ranks' part of the gathering, and the main rank's where it gave up
@@ -84,15 +105,23 @@ class ServedSync:
         assert self._sender is not None
         if engine.revive():
             self._proven = False
+            self._sender.reset()
+        began, packing_s = time.perf_counter(), 0.0
         engine.begin_update(self._sender.describe())
         names = self._to_compare(version)
         sent: dict[str, str] = {}
-        with ThreadPoolExecutor(1, thread_name_prefix="sync") as pool:
+        with (
+            ThreadPoolExecutor(1, thread_name_prefix="sync") as pool,
+            ThreadPoolExecutor(1, thread_name_prefix="digest") as digests,
+        ):
             busy: list[Future[Any]] = []
-            for number, bucket in enumerate(self._buckets):
+            for number, bucket in enumerate(self.buckets):
                 if len(busy) == self._sender.slots:
                     busy.pop(0).result()
-                where = self._sender.write(number % self._sender.slots, bucket, _digested(bucket, tensors, names, sent))
+                started = time.perf_counter()
+                stream = _digested(bucket, tensors, names, sent, digests)
+                where = self._sender.write(number % self._sender.slots, bucket, stream)
+                packing_s += time.perf_counter() - started
                 busy.append(pool.submit(engine.receive, where, sorted(names & {spec.name for spec in bucket.specs})))
             for future in busy:
                 future.result()
@@ -107,6 +136,8 @@ class ServedSync:
                 "that were sent are not those of its model, or a head that the engine does not tie was not sent"
             )
         self._proven = True
+        nbytes = sum(spec.nbytes for spec in self._specs)
+        self.last = SyncCost(nbytes, time.perf_counter() - began, packing_s)
 
     def _to_compare(self, version: int) -> set[str]:
         every = 1 if self._always or not self._proven else _SAMPLED
@@ -114,16 +145,18 @@ class ServedSync:
 
 
 def _digested(
-    bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], names: set[str], sent: dict[str, str]
+    bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], names: set[str], sent: dict[str, str], pool: Executor
 ) -> Iterator[Tensor]:
-    """The bucket's tensors from the policy's stream; digests of those named are noted in `sent`."""
+    """The bucket's tensors from the policy's stream; digests of those named are noted in `sent`, counted meanwhile."""
     for spec in bucket.specs:
         name, tensor = next(tensors)
         if name != spec.name or tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
             raise RuntimeError(f"the plan has {spec} where the policy gives {name}, {tuple(tensor.shape)}")
-        if name in names:
-            sent[name] = digest(tensor)
+        counted = pool.submit(digest, tensor) if name in names else None
         yield tensor
+        if counted is not None:
+            # before the next is gathered: one parameter at a time
+            sent[name] = counted.result()
 
 
 def build_sync(recipe: Recipe, policy: FrozenModel, engine: Any) -> LocalSync | ServedSync:

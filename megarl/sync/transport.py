@@ -23,6 +23,12 @@ class Sender(Protocol):
         The slot must be free: the workers are done with what was written to it before.
         """
 
+    def reset(self) -> None:
+        """Ends what waits for a worker, and trusts in nothing that the workers hold: one of them was lost, or is new.
+
+        `describe` and `write` then begin anew.
+        """
+
     def close(self) -> None:
         """Removes what it made."""
 

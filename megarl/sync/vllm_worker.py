@@ -3,11 +3,15 @@
 vLLM imports this module by name, through --worker-extension-cls, before it loads a model. Nothing else does.
 """
 
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.config import set_current_vllm_config
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -18,7 +22,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from megarl.sync.digest import digest
-from megarl.sync.readers import READERS
+from megarl.sync.readers import open_reader
 from megarl.sync.transport import Reader
 
 BACKEND = "megarl"
@@ -31,6 +35,7 @@ class InitInfo(WeightTransferInitInfo):
 
     transport: str
     options: dict[str, Any] = field(default_factory=dict)
+    delta: bool = False
 
 
 @dataclass
@@ -50,17 +55,20 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     _reader: Reader
     digests: dict[str, str]
     """Of this update's tensors, by name."""
+    seconds: dict[str, float]
+    """Of this update: until buckets were here, for putting them into the model, and for the layers' last touches."""
     left_out: list[str]
     """The model's own names of the layers that the newest update brought nothing for."""
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Opens the transport."""
-        self._reader = READERS[init_info.transport](**init_info.options)
+        self._reader = open_reader(asdict(init_info))
         self.digests, self.left_out = {}, []
 
     def start_weight_update(self) -> None:
         """Readies every layer for being loaded again."""
         self.digests, self.left_out = {}, []
+        self.seconds = dict.fromkeys(("receive", "load", "finish"), 0.0)
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
@@ -71,13 +79,16 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """See `update_weights`."""
-        wanted = update_info.digests_of
-        with self._reader.read(update_info.where) as tensors:
-            self.digests.update(
-                (name, digest(tensor)) for name, tensor in tensors.items() if wanted is None or name in wanted
-            )
+        began = time.perf_counter()
+        with self._reader.read(update_info.where) as tensors, ThreadPoolExecutor(1) as pool:
+            here = time.perf_counter()
+            # beside the loading, which only reads what it is given
+            digests = pool.submit(_digests, tensors, update_info.digests_of)
             self.model.load_weights(tensors.items())
             self._keep_what_waits()
+            self.digests |= digests.result()
+        self.seconds["receive"] += here - began
+        self.seconds["load"] += time.perf_counter() - here
 
     def _keep_what_waits(self) -> None:
         """Copies what layers that are not whole yet hold of the bucket, whose bytes are about to go."""
@@ -89,6 +100,7 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def finish_weight_update(self) -> None:
         """Puts the loaded layers to use; a layer that got nothing keeps what it had, and is noted."""
+        began = time.perf_counter()
         empty = [
             (name, layer)
             for name, layer in self.model.named_modules()
@@ -109,9 +121,19 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             elif own:
                 # a tied head: its weight is the embedding's, but what a CPU kernel packed from it is still the old one
                 layer.quant_method.process_weights_after_loading(layer)
+        self.seconds["finish"] += time.perf_counter() - began
+
+    def void(self) -> None:
+        """Ends an update that another server's death cut short; what it loaded is overwritten by the next."""
+        finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
         """Nothing to end: each bucket is opened and closed on its own."""
+
+
+def _digests(tensors: Mapping[str, Tensor], names: list[str] | None) -> dict[str, str]:
+    """Of the tensors that are named, or of all."""
+    return {name: digest(tensor) for name, tensor in tensors.items() if names is None or name in names}
 
 
 class WorkerExtension:
@@ -124,6 +146,16 @@ class WorkerExtension:
     def megarl_left_out(self) -> list[str]:
         """Layers that the newest update brought nothing for."""
         return list(self.weight_transfer_engine.left_out)  # type: ignore[attr-defined]
+
+    def megarl_seconds(self) -> dict[str, float]:
+        """What the newest update took here, by part."""
+        return dict(self.weight_transfer_engine.seconds)  # type: ignore[attr-defined]
+
+    def megarl_void_update(self) -> None:
+        """Ends an update that will not be finished."""
+        with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
+            self.weight_transfer_engine.void()  # type: ignore[attr-defined]
+        self._weight_update_active = False
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, BucketReceiver)

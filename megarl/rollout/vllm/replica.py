@@ -26,14 +26,15 @@ class VllmReplica:
         """Args: recipe: says how. folder: for config.json, which is there, and the log. url: of a running server."""
         self._recipe, self._folder, self._own = recipe, folder, url is None
         self._process: ServerProcess | None = None
-        self._opened = False
+        self._opened: dict[str, Any] | None = None
+        self._updating = False
         self.url = url or "a vLLM server"
         if url is not None:
             self._connect(url, os.environ.get(recipe.engine.token_variable, ""))
 
     def start(self) -> None:
         """See `Replica`."""
-        self._opened = False
+        self._opened, self._updating = None, False
         if not self._own:
             return
         port, token = free_port(), secrets.token_urlsafe(32)
@@ -76,9 +77,12 @@ class VllmReplica:
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `Replica`."""
         self._client.post("/pause?mode=abort")
-        if not self._opened:
+        if self._updating:
+            self._rpc("megarl_void_update")
+        if self._opened != transport:
             self._client.post("/init_weight_transfer_engine", {"init_info": dict(transport)})
-            self._opened = True
+            self._opened = dict(transport)
+        self._updating = True
         self._client.post("/start_weight_update")
 
     def receive(self, bucket: Mapping[str, Any], digests_of: Sequence[str] | None) -> None:
@@ -94,9 +98,19 @@ class VllmReplica:
         """See `Replica`."""
         return [name for names in self._rpc("megarl_left_out") for name in names]
 
+    def workers(self) -> int:
+        """See `Replica`."""
+        return int(self._client.get("/get_world_size")["world_size"])
+
+    def seconds(self) -> list[dict[str, float]]:
+        """What the newest update took in each worker, by part."""
+        found: list[dict[str, float]] = self._rpc("megarl_seconds")
+        return found
+
     def finish_update(self, version: int) -> None:
         """See `Replica`."""
         self._client.post("/finish_weight_update", {"weight_version": str(version)})
+        self._updating = False
         # keys and values of the old weights
         self._client.post("/reset_prefix_cache")
         self._client.post("/resume")
