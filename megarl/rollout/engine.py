@@ -36,6 +36,10 @@ class ServedEngine(Engine, Protocol):
     then void, and `revive` and a whole update give the engine its weights again.
     """
 
+    @property
+    def lost(self) -> bool:
+        """Whether a server is known to have died or to hang, and was not revived."""
+
     def workers(self) -> int:
         """Processes that receive the weights."""
 

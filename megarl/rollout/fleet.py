@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TypeVar
 
 from megarl.rollout.engine import EngineError, EngineLost
@@ -73,6 +73,11 @@ class Fleet:
             stop_watching.set()
             watcher.join()
         return [done[number] for number in range(len(requests))]
+
+    @property
+    def lost(self) -> bool:
+        """See `ServedEngine`."""
+        return bool(self._lost)
 
     def workers(self) -> int:
         """See `ServedEngine`: of all servers."""
@@ -177,16 +182,17 @@ class Fleet:
         """
         if self._lost:
             raise EngineLost(f"{self._replicas[min(self._lost)].url} is lost")
-        with ThreadPoolExecutor(len(self._replicas), thread_name_prefix="update") as pool:
-            futures = [pool.submit(call, replica) for replica in self._replicas]
         unreachable = refused = None
-        for server, future in enumerate(futures):
-            error = future.exception()
-            if isinstance(error, ServerUnreachableError):
-                self._lose(server, str(error))
-                unreachable = error
-            elif error is not None:
-                refused = error
+        with ThreadPoolExecutor(len(self._replicas), thread_name_prefix="update") as pool:
+            futures = {pool.submit(call, replica): server for server, replica in enumerate(self._replicas)}
+            for future in as_completed(futures):
+                error = future.exception()
+                if isinstance(error, ServerUnreachableError):
+                    # at once: a broadcast to the others waits for it
+                    self._lose(futures[future], str(error))
+                    unreachable = error
+                elif error is not None:
+                    refused = error
         if unreachable is not None:
             # what others refused may follow from this: a broadcast ends at all where it ends at one
             raise EngineLost(str(unreachable)) from unreachable

@@ -31,20 +31,30 @@ class BroadcastSender:
 
     A bucket is sent from a thread, and only once all workers have asked for it: one that is dead or refuses never has,
     so there is nothing to hang in. One that dies while it receives closes its connection, which ends gloo's transfer
-    at once; NCCL's is ended by `reset`.
+    at once; NCCL's is ended by `reset`. Where one is lost the group is left, so that the others need not wait either.
     """
 
     def __init__(
         self,
         workers: Callable[[], int],
+        lost: Callable[[], bool],
         *,
         towards: str = "127.0.0.1",
         timeout_s: float = 120.0,
         slots: int = 2,
     ) -> None:
-        """Args: workers: how many there are. towards: a machine that they are on. timeout_s: longest wait for one."""
+        """Prepares nothing yet.
+
+        Args:
+            workers: how many there are.
+            lost: whether one of them is.
+            towards: a machine that one is on.
+            timeout_s: longest wait for one, in seconds.
+            slots: buckets that exist at once.
+        """
         self.slots = slots
-        self._workers, self._address, self._timeout_s = workers, local_address(towards), timeout_s
+        self._workers, self._lost = workers, lost
+        self._address, self._timeout_s = local_address(towards), timeout_s
         self._buffers: list[Tensor] = [torch.empty(0, dtype=torch.uint8)] * slots
         self._sending: list[Future[None] | None] = [None] * slots
         self._link: _Link | None = None
@@ -52,7 +62,7 @@ class BroadcastSender:
     def describe(self) -> dict[str, Any]:
         """See `Sender`. The workers join while they open what this describes; the trainer joins in its thread."""
         if self._link is None:
-            self._link = _Link(self._workers(), self._address, self._timeout_s)
+            self._link = _Link(self._workers(), self._lost, self._address, self._timeout_s)
         return {"transport": "broadcast", "options": self._link.options}
 
     def write(self, slot: int, bucket: Bucket, tensors: Iterable[Tensor]) -> dict[str, Any]:
@@ -86,9 +96,9 @@ class BroadcastSender:
 class _Link:
     """One group, and the thread that sends in it."""
 
-    def __init__(self, workers: int, address: str, timeout_s: float) -> None:
+    def __init__(self, workers: int, lost: Callable[[], bool], address: str, timeout_s: float) -> None:
         self._store, port = serve_store(address, timeout_s)
-        self._workers, self._timeout_s = workers, timeout_s
+        self._workers, self._lost, self._timeout_s = workers, lost, timeout_s
         self._ended = threading.Event()
         self._sent = 0
         self._group: Any = None
@@ -120,13 +130,18 @@ class _Link:
 
     def _send(self, number: int, buffer: Tensor) -> None:
         self._joined.result()
-        self._wait(lambda: int(self._store.add(_ready(number), 0)))
-        broadcast(self._group, buffer)
+        try:
+            self._wait(lambda: int(self._store.add(_ready(number), 0)))
+            broadcast(self._group, buffer)
+        except BaseException:
+            # its connections close, and who waits for the trainer stops
+            self._group = None
+            raise
 
     def _wait(self, come: Callable[[], int]) -> None:
         deadline = time.monotonic() + self._timeout_s
         while come() < self._workers:
-            if self._ended.is_set():
+            if self._ended.is_set() or self._lost():
                 raise RuntimeError("the update is void")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not all {self._workers} workers came within sync.timeout_s={self._timeout_s:g}")

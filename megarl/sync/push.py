@@ -61,7 +61,7 @@ class ServedSync:
         self._always = recipe.sync.verify == "always"
         self._specs = [TensorSpec(*spec) for spec in policy.export_plan.specs]
         self.buckets = plan_buckets(self._specs, recipe.sync.bucket_mib * _MIB)
-        self._sender: Sender | None = None if engine is None else build_sender(recipe, engine.workers)
+        self._sender: Sender | None = None if engine is None else build_sender(recipe, engine)
         self._proven = False
         self.last: SyncCost | None = None
         """Of the newest update, on the main rank."""

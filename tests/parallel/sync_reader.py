@@ -1,9 +1,8 @@
 """An engine's worker without the engine: the real readers in a process of their own, which load nothing."""
 
 import multiprocessing as mp
-import os
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +27,7 @@ class ReadersWithoutEngine:
             self.processes.append(process)
         self._transport: Mapping[str, Any] = {}
         self.version = -1
+        self.lost = False
         self.moved: list[int] = []
         """Bytes of the tensors of each finished update."""
         self.fresh = True
@@ -62,18 +62,22 @@ class ReadersWithoutEngine:
             process.join()
 
     def _ask(self, *message: Any) -> list[Any]:
-        answers = []
         for pipe in self._pipes:
             pipe.send(message)
-        for pipe in self._pipes:
-            try:
-                answer = pipe.recv()
-            except (EOFError, OSError) as error:
-                raise EngineLost("a worker is gone") from error
+        answers: dict[Connection, Any] = {}
+        while len(answers) < len(self._pipes):
+            for pipe in wait([pipe for pipe in self._pipes if pipe not in answers]):
+                assert isinstance(pipe, Connection)
+                try:
+                    answers[pipe] = pipe.recv()
+                except (EOFError, OSError):
+                    self.lost, answers[pipe] = True, None
+        if self.lost:
+            raise EngineLost("a worker is gone")
+        for answer in answers.values():
             if isinstance(answer, Exception):
                 raise answer
-            answers.append(answer)
-        return answers
+        return [answers[pipe] for pipe in self._pipes]
 
 
 def _serve(pipe: Connection) -> None:
@@ -86,8 +90,6 @@ def _serve(pipe: Connection) -> None:
             elif command == "begin":
                 digests, moved = {}, 0
             elif command == "read":
-                if rest[0].get("die"):
-                    os._exit(9)
                 with reader.read(rest[0]) as tensors:
                     moved += sum(tensor.nbytes for tensor in tensors.values())
                     digests |= _digests(tensors, rest[1])
