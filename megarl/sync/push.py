@@ -107,17 +107,19 @@ class ServedSync:
             self._proven = False
             self._sender.reset()
         began, packing_s = time.perf_counter(), 0.0
-        engine.begin_update(self._sender.describe())
+        transport = self._sender.describe()
         names = self._to_compare(version)
         sent: dict[str, str] = {}
         with (
             ThreadPoolExecutor(1, thread_name_prefix="sync") as pool,
             ThreadPoolExecutor(1, thread_name_prefix="digest") as digests,
         ):
-            busy: list[Future[Any]] = []
+            # the first bucket is written while the engine pauses
+            busy: list[Future[Any]] = [pool.submit(engine.begin_update, transport)]
             for number, bucket in enumerate(self.buckets):
-                if len(busy) == self._sender.slots:
-                    busy.pop(0).result()
+                if number >= self._sender.slots:
+                    while len(busy) >= self._sender.slots:
+                        busy.pop(0).result()
                 started = time.perf_counter()
                 stream = _digested(bucket, tensors, names, sent, digests)
                 where = self._sender.write(number % self._sender.slots, bucket, stream)
