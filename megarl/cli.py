@@ -20,8 +20,9 @@ def main(argv: list[str] | None = None) -> int:
         argv: arguments after the program's name; those of the process if None.
 
     Returns:
-        The exit code: 0, or 1 where `doctor` finds something missing or what `plan` plans does not fit, or 2 for a
-        mistake of the user's, which is printed as one sentence. Other exceptions are bugs and keep their traceback.
+        The exit code: 0, or 1 where `doctor` finds something missing, what `plan` plans does not fit or the engine that
+        `sync-check` looks at has other weights, or 2 for a mistake of the user's, which is printed as one sentence.
+        Other exceptions are bugs and keep their traceback.
     """
     arguments = _parse(argv)
     try:
@@ -48,6 +49,15 @@ def _train(arguments: argparse.Namespace) -> int:
     from megarl.launch import train
 
     return train(loaded, [arguments.recipe, *arguments.overrides])
+
+
+def _sync_check(arguments: argparse.Namespace) -> int:
+    from megarl.config.load import load_recipe
+
+    loaded = load_recipe(arguments.recipe, arguments.overrides)
+    from megarl.launch import sync_check
+
+    return sync_check(loaded, [arguments.recipe, *arguments.overrides])
 
 
 def _config(arguments: argparse.Namespace) -> int:
@@ -104,6 +114,7 @@ _COMMANDS = {
     "plan": _plan,
     "convert": _convert,
     "compare": _compare,
+    "sync-check": _sync_check,
     "doctor": _doctor,
 }
 
@@ -121,6 +132,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     plan.add_argument("--vocab-size", type=int, metavar="N", help="tokens, in place of the recipe's tokenizer's")
     plan.add_argument("--json", action="store_true", help="print JSON, in bytes")
+    check = commands.add_parser("sync-check", help="prove that weights reach the engine, and time each way there")
     convert = commands.add_parser(
         "convert", help="write a run's policy, or a model, as a folder in Hugging Face layout"
     )
@@ -130,7 +142,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     compared = commands.add_parser("compare", help="print reward, pass@k, drift and speed of runs side by side")
     compared.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folder of a run")
     commands.add_parser("doctor", help="report what this machine has, and how to get what it lacks")
-    for command in (train, config, plan):
+    for command in (train, config, plan, check):
         command.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML")
         command.add_argument("overrides", metavar="key=value", nargs="*", help="override of a key of the recipe")
     # argparse ends a list of positional arguments at the first option; overrides may go on behind it.

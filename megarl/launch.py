@@ -37,24 +37,15 @@ def train(loaded: Loaded, arguments: Sequence[str]) -> int:
     stop = StopFlag()
     stop.install()
     recipe = loaded.recipe
-    joined = joined_world()
-    if joined is not None and joined.world_size != recipe.parallel.world_size:
-        raise RecipeError(
-            f"parallel.world_size={recipe.parallel.world_size}, but this process was started in a world of "
-            f"{joined.world_size}; set parallel.world_size={joined.world_size}, or start it without torchrun or srun."
-        )
-    if RENDEZVOUS in os.environ:
-        _die_with_launcher()
-    else:
-        _preflight(recipe)
-        if joined is None and recipe.parallel.world_size > 1:
-            return _run_workers(arguments, recipe, stop)
+    if (code := _elsewhere(recipe, ["train", *arguments], stop)) is not None:
+        return code
     from megarl.loop.train import train as train_here
 
     try:
         train_here(recipe, stop)
     except Stopped as stopped:
         stop.ignore()
+        joined = joined_world()
         if joined is None or joined.rank == 0:
             print(f"megarl: {stopped}; the run was saved and the same command continues it", file=sys.stderr)
         return 128 + stopped.signal_number
@@ -64,6 +55,45 @@ def train(loaded: Loaded, arguments: Sequence[str]) -> int:
         # a reward or an objective of the user's; taken for an end of the run it would look like success
         raise RuntimeError(f"something that the run called ended the process with SystemExit({error.code})") from error
     return 0
+
+
+def sync_check(loaded: Loaded, arguments: Sequence[str]) -> int:
+    """Runs `megarl sync-check`.
+
+    Args:
+        loaded: the checked recipe.
+        arguments: the recipe's path and the overrides, which workers are given again.
+
+    Returns:
+        Exit code: 0 where the engine holds the trainer's weights, 1 where it does not.
+
+    Raises:
+        UserError: the recipe, its data or its folder cannot be used; nothing was started then.
+    """
+    stop = StopFlag()
+    stop.install()
+    if (code := _elsewhere(loaded.recipe, ["sync-check", *arguments], stop)) is not None:
+        return code
+    from megarl.loop.sync_check import sync_check as check_here
+
+    return check_here(loaded.recipe)
+
+
+def _elsewhere(recipe: Recipe, command: Sequence[str], stop: StopFlag) -> int | None:
+    """The exit code of the workers that were started for a command; None where it is to be run in this process."""
+    joined = joined_world()
+    if joined is not None and joined.world_size != recipe.parallel.world_size:
+        raise RecipeError(
+            f"parallel.world_size={recipe.parallel.world_size}, but this process was started in a world of "
+            f"{joined.world_size}; set parallel.world_size={joined.world_size}, or start it without torchrun or srun."
+        )
+    if RENDEZVOUS in os.environ:
+        _die_with_launcher()
+        return None
+    _preflight(recipe)
+    if joined is None and recipe.parallel.world_size > 1:
+        return _run_workers(command, recipe, stop)
+    return None
 
 
 def _preflight(recipe: Recipe) -> None:
@@ -76,6 +106,7 @@ def _preflight(recipe: Recipe) -> None:
     from megarl.platform.kernel_support import check_kernels
     from megarl.platform.platform import current
     from megarl.platform.precision_support import check_precision
+    from megarl.platform.transport_support import check_transport
     from megarl.rewards.registry import build_reward
     from megarl.rollout.build import check_engine_here
 
@@ -89,6 +120,7 @@ def _preflight(recipe: Recipe) -> None:
         check_kernels()
     check_precision(recipe.precision)
     check_engine_here(recipe)
+    check_transport(recipe.sync)
     check_folder(recipe)
     build_objective(recipe.rl.objective)
     build_reward(recipe)
@@ -138,7 +170,7 @@ def _start_worker(arguments: Sequence[str], rank: int, world_size: int, rendezvo
     # a session of its own: Ctrl-C in the terminal reaches the launcher alone, which tells each worker once
     return subprocess.Popen(
         # -P: the working folder may hold another thing called megarl, such as the clone itself
-        [sys.executable, "-P", "-m", "megarl", "train", *arguments],
+        [sys.executable, "-P", "-m", "megarl", *arguments],
         env=environment,
         start_new_session=True,
     )

@@ -22,7 +22,7 @@ def urls_are_servers(recipe: Recipe) -> None:
             raise refusal(
                 "engine.urls", _without_password(parts), reason, f"set {recipe.engine.token_variable} instead"
             )
-        if _is_loopback(parts.hostname):
+        if is_loopback(parts.hostname):
             continue
         if not recipe.engine.allow_remote:
             reason = "is on another machine, whose servers anybody on the network may reach"
@@ -42,12 +42,12 @@ def arguments_leave_the_recipe_its_own(recipe: Recipe) -> None:
             raise refusal("engine.arguments", argument, f"sets what {_OWNED[owned[0]]} sets", "leave it out")
 
 
-def shared_memory_is_here(recipe: Recipe) -> None:
-    """Memory of this machine reaches no other."""
-    remote = [url for url in recipe.engine.urls if not _is_loopback(urlsplit(url).hostname or "")]
-    if remote and recipe.sync.transport == "shared_memory":
+def memory_is_here(recipe: Recipe) -> None:
+    """Memory of this machine, or of its GPUs, reaches no other."""
+    remote = [url for url in recipe.engine.urls if not is_loopback(urlsplit(url).hostname or "")]
+    if remote and recipe.sync.transport in ("shared_memory", "cuda_ipc"):
         reason = f"reaches no server on another machine, such as {remote[0]}"
-        raise refusal("sync.transport", "shared_memory", reason, "set sync.transport=disk")
+        raise refusal("sync.transport", recipe.sync.transport, reason, "set sync.transport to broadcast or disk")
 
 
 def own_servers_are_described(recipe: Recipe) -> None:
@@ -98,7 +98,8 @@ _OWNED = {
 }
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a URL's host is this machine's loopback interface."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -112,7 +113,7 @@ def _without_password(parts: SplitResult) -> str:
 ENGINE_CHECKS = (
     urls_are_servers,
     arguments_leave_the_recipe_its_own,
-    shared_memory_is_here,
+    memory_is_here,
     own_servers_are_described,
     quantisation_starts_from_16_bits,
     vllm_can_serve,

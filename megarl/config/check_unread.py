@@ -61,10 +61,12 @@ _FP8 = ("precision.fp8.recipe", lambda recipe: recipe != "none", "choose a preci
 _DELAYED = ("precision.fp8.recipe", _one_of("delayed"), "set precision.fp8.recipe=delayed")
 _SERVED = ("rollout.engine", lambda engine: engine != "embedded", "set rollout.engine=vllm")
 _DISK = ("sync.transport", _one_of("disk"), "set sync.transport=disk")
+_BROADCAST = ("sync.transport", _one_of("broadcast"), "set sync.transport=broadcast")
 _RAISED = ("rl.entropy.alarm_action", _one_of("raise_clip"), "set rl.entropy.alarm_action=raise_clip")
 
 READ_WITH = (
     ReadWith("sync.folder", *_DISK),
+    ReadWith("sync.timeout_s", *_BROADCAST),
     ReadWith("engine", *_SERVED),
     ReadWith("sync", *_SERVED),
     *(ReadWith(f"model.{name}", *_ROPE) for name in _ROPE_KEYS),

@@ -70,8 +70,16 @@ class SyncConfig:
 
     transport: str = key(
         "shared_memory",
-        "How the bytes travel: through memory that both processes map, or through a folder that both read.",
-        choices=("shared_memory", "disk"),
+        "How the bytes travel: through memory that the processes on this machine map, through a folder that both read, "
+        "by a broadcast to all workers (NCCL between GPUs, gloo between CPUs), or as GPU memory that the workers on "
+        "this machine open.",
+        choices=("shared_memory", "disk", "broadcast", "cuda_ipc"),
+    )
+    delta: bool = key(
+        False, "Sends only what changed, losslessly; trainer and workers each keep the whole model on the host for it."
+    )
+    timeout_s: float = key(
+        120.0, "Longest wait for a worker to come for a bucket with transport=broadcast, in seconds.", above=0
     )
     folder: Optional[str] = key(None, "Folder for transport=disk; null is one in `output_dir`.")
     bucket_mib: int = key(

@@ -1,6 +1,7 @@
 """Names and pieces of experts' parameters under expert parallelism."""
 
 import re
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -43,9 +44,23 @@ def gather_over_ranks(full: Tensor, name: str) -> Tensor:
     """What the expert-parallel ranks hold in this one's place, [ranks, ...]; other names' as [1, ...]. Collective."""
     if not is_expert(name) or parallel_state.get_expert_model_parallel_world_size() == 1:
         return full[None]
-    held = [torch.empty_like(full) for _ in range(parallel_state.get_expert_model_parallel_world_size())]
-    dist.all_gather(held, full.contiguous(), group=parallel_state.get_expert_model_parallel_group())
-    return torch.stack(held)
+    group = parallel_state.get_expert_model_parallel_group()
+    held = full.new_empty(group.size(), *full.shape)
+    for rank, piece in enumerate(shards_in_turn(full, group)):
+        held[rank].copy_(piece)
+    return held
+
+
+def shards_in_turn(own: Tensor, group: dist.ProcessGroup) -> Iterator[Tensor]:
+    """Each rank's tensor, by rank, one at a time: gloo's gathering of all at once holds them twice. Collective.
+
+    As many bytes travel as in a gathering. A tensor is gone when the next comes.
+    """
+    arriving = torch.empty_like(own, memory_format=torch.contiguous_format)
+    for rank in range(group.size()):
+        shard = own.contiguous() if rank == group.rank() else arriving
+        dist.broadcast(shard, dist.get_global_rank(group, rank), group=group)
+        yield shard
 
 
 def tensor_group(name: str) -> dist.ProcessGroup:

@@ -1,15 +1,15 @@
 """The policy that is trained, and the frozen reference."""
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 
-import torch
 from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 
 from megarl.config.schema import Recipe
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.distribution import PLAIN, Sampling
+from megarl.megatron.export_plan import ExportPlan, Spec, plan_export
 from megarl.megatron.forward import DEFAULT, policy_forward_step, scoring_forward_step
 from megarl.megatron.head import defer_head
 from megarl.megatron.micro_batches import MicroBatchSize
@@ -19,7 +19,7 @@ from megarl.megatron.router import routers
 from megarl.megatron.routing_metrics import agreement_metrics, reset_routers
 from megarl.megatron.schedule import Stages, Trainee, Update, score
 from megarl.megatron.scores import OutsideSupport, Scorer
-from megarl.megatron.weights import ReadTensor, export_specs, export_weights, load_weights
+from megarl.megatron.weights import ReadTensor, export_weights, load_weights
 from megarl.megatron.world import Layout
 from megarl.objectives.batch import Objective
 from megarl.objectives.normalisation import Normalisation
@@ -41,11 +41,17 @@ class FrozenModel:
 
     def export(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor under its Hugging Face name, on every rank. Collective."""
-        return export_weights(self.models, self.recipe.model, self.vocab_size)
+        return export_weights(self.models, self.export_plan, self.vocab_size)
 
-    def export_specs(self) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
-        """Names, shapes and dtypes of what `export` gives, in its order, on every rank. Collective."""
-        return export_specs(self.models, self.recipe.model, self.vocab_size)
+    @cached_property
+    def export_plan(self) -> ExportPlan:
+        """What `export` gives, and how it is gathered. Collective the first time, which an export's may be."""
+        return plan_export(self.models, self.recipe.model, self.vocab_size)
+
+    @property
+    def export_specs(self) -> tuple[Spec, ...]:
+        """Names, shapes and dtypes of what `export` gives, in its order. Collective the first time."""
+        return self.export_plan.specs
 
     def log_probs(
         self, batch: TrainBatch, micro_batch_size: MicroBatchSize, outside: OutsideSupport | None = None

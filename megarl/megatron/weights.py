@@ -1,28 +1,25 @@
 """Weights in and out of a Megatron-core model, in Hugging Face names, under any tensor and pipeline layout."""
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
-from megatron.core.utils import unwrap_model
 from torch import Tensor
 from torch.nn import Parameter
 
 from megarl.config.model import ModelConfig
-from megarl.megatron.expert_weights import gather_over_ranks, global_name, names_of_ranks, tensor_group
+from megarl.megatron.expert_weights import gather_over_ranks, shards_in_turn, tensor_group
+from megarl.megatron.export_plan import ExportPlan, Gathering
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.models.mapping import Mapping
+from megarl.megatron.parameters import global_parameters
 from megarl.megatron.precision import whole_precision
 from megarl.platform.platform import current
 
 ReadTensor = Callable[[str], Tensor]
 """Gives the full Hugging Face tensor of that name."""
-
-_LAYER = re.compile(r"(decoder\.layers\.)(\d+)")
 
 
 def load_weights(
@@ -51,7 +48,7 @@ def load_weights(
         return full
 
     with torch.no_grad():
-        for name, parameter in _parameters(stages):
+        for name, parameter in global_parameters(stages):
             if without is not None and name.startswith(without):
                 continue
             mapping = family.mapping(name, model)
@@ -60,53 +57,29 @@ def load_weights(
 
 
 def export_weights(
-    stages: Sequence[torch.nn.Module], model: ModelConfig, vocab_size: int
+    stages: Sequence[torch.nn.Module], plan: ExportPlan, vocab_size: int
 ) -> Iterator[tuple[str, Tensor]]:
     """Every tensor of the model, one parameter at a time, on every rank. Collective: all ranks must drain it.
 
+    Only weights travel: what they are and where they go is in the plan. Memory is one gathered parameter and one shard
+    of it, and what is yielded where that is not a view of the parameter.
+
     Yields:
-        Hugging Face name and full, detached tensor; a tied head is yielded once, as the embedding.
+        Hugging Face name and full, detached tensor, in the order of `plan.specs`; a tied head is yielded once, as the
+        embedding.
     """
-    local = dict(_parameters(stages))
-    ranks = dist.get_process_group_ranks(parallel_state.get_pipeline_model_parallel_group())
-    stage = parallel_state.get_pipeline_model_parallel_rank()
-    for source, names in enumerate(_names_by_stage(list(local), len(ranks))):
-        for name in names:
-            if name == "output_layer.weight" and model.tie_embeddings:
-                continue
-            owned = names_of_ranks(name, model.moe.num_experts)
-            mappings = [FAMILIES[model.family].mapping(one, model) for one in owned]
-            full = None
-            if source == stage:
-                full = gather_over_ranks(_gather(local[name], mappings[0], tensor_group(name)), name)
-            if len(ranks) > 1:
-                full = _broadcast(full, ranks[source])
-            assert full is not None
-            for mapping, tensor in zip(mappings, full, strict=True):
-                split = mapping.split(tensor[:vocab_size] if mapping.is_vocabulary else tensor)
-                yield from zip(mapping.hf_names, split, strict=True)
-
-
-def export_specs(
-    stages: Sequence[torch.nn.Module], model: ModelConfig, vocab_size: int
-) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
-    """Name, shape and dtype of each tensor that `export_weights` gives, in its order. Collective; moves no weights."""
-    shapes = {name: shape for name, shape, _ in FAMILIES[model.family].tensor_shapes(model, vocab_size)}
-    local = dict(_parameters(stages))
-    dtypes = {name: whole_precision(parameter).dtype for name, parameter in local.items()}
-    held: list[dict[str, torch.dtype]] = [dtypes]
-    if parallel_state.get_pipeline_model_parallel_world_size() > 1:
-        held = [{} for _ in range(parallel_state.get_pipeline_model_parallel_world_size())]
-        dist.all_gather_object(held, dtypes, group=parallel_state.get_pipeline_model_parallel_group())
-    specs = []
-    for stage in held:
-        for name, dtype in stage.items():
-            if name == "output_layer.weight" and model.tie_embeddings:
-                continue
-            for one in names_of_ranks(name, model.moe.num_experts):
-                for hf_name in FAMILIES[model.family].mapping(one, model).hf_names:
-                    specs.append((hf_name, shapes[hf_name], dtype))
-    return specs
+    local = dict(global_parameters(stages))
+    for gathering in plan.gatherings:
+        name, here = gathering.held.name, gathering.stage == plan.stage
+        full = None
+        if here:
+            full = gather_over_ranks(_gather(local[name], gathering.mappings[0], tensor_group(name)), name)
+        if len(plan.ranks) > 1:
+            full = _broadcast(full, gathering, plan)
+        assert full is not None
+        for mapping, tensor in zip(gathering.mappings, full, strict=True):
+            split = mapping.split(tensor[:vocab_size] if mapping.is_vocabulary else tensor)
+            yield from zip(mapping.hf_names, split, strict=True)
 
 
 def random_weights(model: ModelConfig, vocab_size: int, seed: int) -> ReadTensor:
@@ -123,17 +96,6 @@ def random_weights(model: ModelConfig, vocab_size: int, seed: int) -> ReadTensor
         return tensor
 
     return read
-
-
-def _parameters(stages: Sequence[torch.nn.Module]) -> Iterator[tuple[str, Parameter]]:
-    """Parameters under their global names: layers counted over all stages, wrappers' prefixes off."""
-    for stage in stages:
-        model = unwrap_model(stage)
-        offset = get_transformer_layer_offset(model.config, model.vp_stage)
-        for name, parameter in model.named_parameters():
-            match = _LAYER.match(name)
-            own = name if match is None else f"{match[1]}{int(match[2]) + offset}{name[match.end() :]}"
-            yield global_name(own, model.config.num_moe_experts or 0), parameter
 
 
 def _shard(full: Tensor, parameter: Parameter, mapping: Mapping, group: dist.ProcessGroup) -> Tensor:
@@ -153,11 +115,13 @@ def _gather(parameter: Parameter, mapping: Mapping, group: dist.ProcessGroup) ->
     data = whole_precision(parameter)
     if size == 1 or not getattr(parameter, "tensor_model_parallel", False):
         return data
-    shards = [torch.empty_like(data) for _ in range(size)]
-    dist.all_gather(shards, data.contiguous(), group=group)
     dim = _partition_dim(parameter)
-    by_part = zip(*(shard.chunk(mapping.stacked, dim) for shard in shards), strict=True)
-    return torch.cat([piece for part in by_part for piece in part], dim)
+    full = data.new_empty([length * size if axis == dim else length for axis, length in enumerate(data.shape)])
+    pieces = [part.chunk(size, dim) for part in full.chunk(mapping.stacked, dim)]
+    for rank, shard in enumerate(shards_in_turn(data, group)):
+        for part, piece in zip(pieces, shard.chunk(mapping.stacked, dim), strict=True):
+            part[rank].copy_(piece)
+    return full
 
 
 def _partition_dim(parameter: Parameter) -> int:
@@ -166,21 +130,10 @@ def _partition_dim(parameter: Parameter) -> int:
     return dim
 
 
-def _names_by_stage(names: list[str], stages: int) -> list[list[str]]:
-    if stages == 1:
-        return [names]
-    gathered: list[list[str]] = [[] for _ in range(stages)]
-    dist.all_gather_object(gathered, names, group=parallel_state.get_pipeline_model_parallel_group())
-    return gathered
-
-
-def _broadcast(full: Tensor | None, source_rank: int) -> Tensor:
-    group = parallel_state.get_pipeline_model_parallel_group()
-    shape_and_dtype = [None if full is None else (full.shape, full.dtype)]
-    dist.broadcast_object_list(shape_and_dtype, source_rank, group=group)
-    shape, dtype = shape_and_dtype[0]  # type: ignore[misc]
+def _broadcast(full: Tensor | None, gathering: Gathering, plan: ExportPlan) -> Tensor:
     if full is None:
-        full = torch.empty(shape, dtype=dtype, device=current().device)
+        full = torch.empty(gathering.held.shape, dtype=gathering.held.dtype, device=current().device)
     full = full.contiguous()
-    dist.broadcast(full, source_rank, group=group)
+    group = parallel_state.get_pipeline_model_parallel_group()
+    dist.broadcast(full, plan.ranks[gathering.stage], group=group)
     return full

@@ -43,6 +43,13 @@ class ServedEngine(Engine, Protocol):
             EngineLost: a replica died or hangs.
         """
 
+    @property
+    def lost(self) -> bool:
+        """Whether a server is known to have died or to hang, and was not revived."""
+
+    def workers(self) -> int:
+        """Processes that receive the weights."""
+
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """Pauses generation and readies the weights for being replaced. `transport` tells the workers what to read."""
 

@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TypeVar
 
 from megarl.rollout.engine import EngineError, EngineLost
@@ -91,6 +91,15 @@ class Fleet:
         """`COUNTS` since it was last asked."""
         counts, self._counts = self._counts, dict.fromkeys(COUNTS, 0)
         return counts
+
+    @property
+    def lost(self) -> bool:
+        """See `ServedEngine`."""
+        return bool(self._lost)
+
+    def workers(self) -> int:
+        """See `ServedEngine`: of all servers."""
+        return sum(self._on_all(lambda replica: replica.workers()))
 
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `ServedEngine`."""
@@ -207,19 +216,23 @@ class Fleet:
         """
         if self._lost:
             raise EngineLost(f"{self._replicas[min(self._lost)].url} is lost")
+        unreachable = refused = None
         with ThreadPoolExecutor(len(self._replicas), thread_name_prefix="update") as pool:
-            futures = [pool.submit(call, replica) for replica in self._replicas]
-        unreachable = None
-        for server, future in enumerate(futures):
-            error = future.exception()
-            dead = isinstance(error, EngineError) and not self._replicas[server].responsive()
-            if dead or isinstance(error, ServerUnreachableError):
-                self._lose(server, str(error))
-                unreachable = error
-            elif error is not None:
-                raise error
+            futures = {pool.submit(call, replica): server for server, replica in enumerate(self._replicas)}
+            for future in as_completed(futures):
+                server, error = futures[future], future.exception()
+                dead = isinstance(error, EngineError) and not self._replicas[server].responsive()
+                if dead or isinstance(error, ServerUnreachableError):
+                    # at once: a broadcast to the others waits for it
+                    self._lose(server, str(error))
+                    unreachable = error
+                elif error is not None:
+                    refused = error
         if unreachable is not None:
+            # what others refused may follow from this: a broadcast ends at all where it ends at one
             raise EngineLost(str(unreachable)) from unreachable
+        if refused is not None:
+            raise refused
         return [future.result() for future in futures]
 
 

@@ -26,6 +26,9 @@ class Replica(Protocol):
     def responsive(self) -> bool:
         """Whether the engine, not only its HTTP front, answers in time."""
 
+    def workers(self) -> int:
+        """Processes that hold a part of the model; each receives the weights."""
+
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `ServedEngine`; likewise the next three."""
 

@@ -17,7 +17,7 @@ class DiskSender:
     """Implements `megarl.sync.transport.Sender`."""
 
     def __init__(self, folder: Path, slots: int = 2) -> None:
-        self.slots = slots
+        self.slots, self.bytes_written = slots, 0
         self._folder = folder
         # of an earlier life of this run
         shutil.rmtree(folder, ignore_errors=True)
@@ -37,7 +37,11 @@ class DiskSender:
             # another machine may read it next
             os.fsync(file.fileno())
         beside.rename(path)
+        self.bytes_written += bucket.nbytes
         return {"path": str(path.resolve())}
+
+    def reset(self) -> None:
+        """See `Sender`: nothing waits for anybody."""
 
     def close(self) -> None:
         """See `Sender`."""

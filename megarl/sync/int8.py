@@ -5,11 +5,13 @@ engine quantises activations by token as it goes (vector-wise W8A8: LLM.int8(), 
 outliers that it keeps apart).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from megarl.megatron.export_plan import Spec
 
 _LARGEST = 127
 _SCALE = "_scale"
@@ -18,8 +20,9 @@ _SCALE = "_scale"
 class WeightSource(Protocol):
     """What weights are taken from; see `megarl.megatron.policy.FrozenModel`."""
 
-    def export_specs(self) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
-        """Names, shapes and dtypes of what `export` gives, in its order. Collective."""
+    @property
+    def export_specs(self) -> Sequence[Spec]:
+        """Names, shapes and dtypes of what `export` gives, in its order. Collective the first time."""
 
     def export(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor under its Hugging Face name. Collective."""
@@ -31,10 +34,11 @@ class Int8Source:
     def __init__(self, source: WeightSource) -> None:
         self._source = source
 
-    def export_specs(self) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
+    @property
+    def export_specs(self) -> Sequence[Spec]:
         """See `WeightSource`."""
-        specs = []
-        for name, shape, dtype in self._source.export_specs():
+        specs: list[Spec] = []
+        for name, shape, dtype in self._source.export_specs:
             if is_linear(name):
                 specs.append((name, shape, torch.int8))
                 specs.append((name + _SCALE, (shape[0], 1), torch.float32))

@@ -7,6 +7,7 @@ names under which the trainer sends may be wrong: of all that, only what the eng
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,6 +29,29 @@ _SPACING = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7, "int8": 2.0**-5
 _PRODUCTS = 10
 """Results that a layer rounds and a token's log-prob hangs on: norms, projections, attention, gate, sums."""
 _MARGIN = 2.0
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Both sides on the tokens that the engines sampled.
+
+    Attributes:
+        tokens: number of them.
+        mean, largest: of |trainer - engine|, in nats.
+        bound: what rounding explains of the mean, in nats.
+    """
+
+    tokens: int
+    mean: float
+    largest: float
+    bound: float
+
+    def __str__(self) -> str:
+        """One line."""
+        return (
+            f"Log-probs of {self.tokens} sampled tokens, |trainer - engine|: mean {self.mean:.2g}, "
+            f"largest {self.largest:.2g} nats (rounding explains a mean of {self.bound:.2g})."
+        )
 
 
 class Probe:
@@ -54,7 +78,7 @@ class Probe:
         self._asked += 1
         return [*self._prompts("fixed"), *self._prompts(f"fresh/{self._asked}")]
 
-    def check(self, answers: Sequence[Sequence[Completion]], version: int) -> None:
+    def check(self, answers: Sequence[Sequence[Completion]], version: int) -> Agreement:
         """Compares every replica's log-probs with the policy's. Collective.
 
         Args:
@@ -90,6 +114,7 @@ class Probe:
             # written so that NaN fails
             if not (known <= bound and fresh <= bound):
                 raise WeightsError(_sentence(known, fresh, bound))
+        return Agreement(int(tokens_B.sum()), _mean(apart_BT, tokens_B), float(apart_BT.max()), bound)
 
     def _prompts(self, name: str) -> list[Request]:
         recipe = self._recipe

@@ -1,7 +1,9 @@
 """Weights from the policy to the engine, with proof that they arrived."""
 
+import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -14,7 +16,7 @@ from megarl.rollout.types import Completion
 from megarl.sync.bucket import Bucket, TensorSpec, plan_buckets
 from megarl.sync.digest import digest
 from megarl.sync.int8 import Int8Source, WeightSource
-from megarl.sync.probe import Probe
+from megarl.sync.probe import Agreement, Probe
 from megarl.sync.senders import build_sender
 from megarl.sync.transport import Sender
 from megarl.sync.verify import MismatchError, first_mismatch, likeliest_cause
@@ -24,6 +26,21 @@ _SAMPLED = 16
 _MIB = 2**20
 
 Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class SyncCost:
+    """What one update took.
+
+    Attributes:
+        nbytes: of the weights, whole.
+        whole_s: seconds from asking the engine to pause until it had resumed.
+        packing_s: seconds of them in which the main rank gathered, counted digests and wrote buckets.
+    """
+
+    nbytes: int
+    whole_s: float
+    packing_s: float
 
 
 class LocalSync:
@@ -49,12 +66,16 @@ class ServedSync:
         self._engine = engine
         self._probe = Probe(recipe, policy)
         self._always = recipe.sync.verify == "always"
-        self._specs = [TensorSpec(*spec) for spec in self._source.export_specs()]
-        self._buckets = plan_buckets(self._specs, recipe.sync.bucket_mib * _MIB)
-        self._sender: Sender | None = None if engine is None else build_sender(recipe)
+        self._specs = [TensorSpec(*spec) for spec in self._source.export_specs]
+        self.buckets = plan_buckets(self._specs, recipe.sync.bucket_mib * _MIB)
+        self._sender: Sender | None = None if engine is None else build_sender(recipe, engine)
         self._proven = False
         self._digests: dict[str, str] = {}
-        self._bytes = 0
+        self._reported = 0
+        self.agreement: Agreement | None = None
+        """Of log-probs, after the newest update that was compared in full."""
+        self.last: SyncCost | None = None
+        """Of the newest update, on the main rank."""
 
     def push(self, version: int) -> None:
         """Gives every server the policy's weights under this version, whatever dies meanwhile. Collective.
@@ -68,9 +89,10 @@ class ServedSync:
             self._proven = False
 
     def sent_bytes(self) -> int:
-        """Bytes that were put into buckets since this was last asked; on the main rank."""
-        count, self._bytes = self._bytes, 0
-        return count
+        """Bytes that the transport carried since this was last asked; on the main rank."""
+        assert self._sender is not None
+        before, self._reported = self._reported, self._sender.bytes_written
+        return self._reported - before
 
     def close(self) -> None:
         """Removes what the transport made."""
@@ -85,6 +107,8 @@ class ServedSync:
             try:
                 outcome = self._update(self._engine, tensors, version)
             except Exception as error:
+                assert self._sender is not None
+                self._sender.reset()
                 outcome = error
         _exhaust(tensors)
         outcome = _from_main(outcome)
@@ -109,7 +133,7 @@ class ServedSync:
             return False
         if isinstance(answers, Exception):
             raise answers
-        self._probe.check(answers, version)
+        self.agreement = self._probe.check(answers, version)
         return True
 
     def _explained(self, mismatch: MismatchError) -> str:
@@ -125,16 +149,25 @@ class ServedSync:
         assert self._sender is not None
         if engine.revive():
             self._proven = False
-        engine.begin_update(self._sender.describe())
+            self._sender.reset()
+        began, packing_s = time.perf_counter(), 0.0
+        transport = self._sender.describe()
         names = self._to_compare(version)
         sent: dict[str, str] = {}
-        with ThreadPoolExecutor(1, thread_name_prefix="sync") as pool:
-            busy: list[Future[Any]] = []
-            for number, bucket in enumerate(self._buckets):
-                if len(busy) == self._sender.slots:
-                    busy.pop(0).result()
-                self._bytes += bucket.nbytes
-                where = self._sender.write(number % self._sender.slots, bucket, _digested(bucket, tensors, names, sent))
+        with (
+            ThreadPoolExecutor(1, thread_name_prefix="sync") as pool,
+            ThreadPoolExecutor(1, thread_name_prefix="digest") as digests,
+        ):
+            # the first bucket is written while the engine pauses
+            busy: list[Future[Any]] = [pool.submit(engine.begin_update, transport)]
+            for number, bucket in enumerate(self.buckets):
+                if number >= self._sender.slots:
+                    while len(busy) >= self._sender.slots:
+                        busy.pop(0).result()
+                started = time.perf_counter()
+                stream = _digested(bucket, tensors, names, sent, digests)
+                where = self._sender.write(number % self._sender.slots, bucket, stream)
+                packing_s += time.perf_counter() - started
                 busy.append(pool.submit(engine.receive, where, sorted(names & {spec.name for spec in bucket.specs})))
             for future in busy:
                 future.result()
@@ -150,6 +183,8 @@ class ServedSync:
             )
         self._proven = True
         self._digests |= sent
+        nbytes = sum(spec.nbytes for spec in self._specs)
+        self.last = SyncCost(nbytes, time.perf_counter() - began, packing_s)
         return len(names) == len(self._specs)
 
     def _to_compare(self, version: int) -> set[str]:
@@ -158,16 +193,18 @@ class ServedSync:
 
 
 def _digested(
-    bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], names: set[str], sent: dict[str, str]
+    bucket: Bucket, tensors: Iterator[tuple[str, Tensor]], names: set[str], sent: dict[str, str], pool: Executor
 ) -> Iterator[Tensor]:
-    """The bucket's tensors from the policy's stream; digests of those named are noted in `sent`."""
+    """The bucket's tensors from the policy's stream; digests of those named are noted in `sent`, counted meanwhile."""
     for spec in bucket.specs:
         name, tensor = next(tensors)
         if name != spec.name or tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
             raise RuntimeError(f"the plan has {spec} where the policy gives {name}, {tuple(tensor.shape)}")
-        if name in names:
-            sent[name] = digest(tensor)
+        counted = pool.submit(digest, tensor) if name in names else None
         yield tensor
+        if counted is not None:
+            # before the next is gathered: one parameter at a time
+            sent[name] = counted.result()
 
 
 def _exhaust(tensors: Iterator[tuple[str, Tensor]]) -> None:

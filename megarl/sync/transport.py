@@ -14,6 +14,10 @@ class Sender(Protocol):
 
     slots: int
 
+    @property
+    def bytes_written(self) -> int:
+        """Of all buckets until now, as they travel."""
+
     def describe(self) -> dict[str, Any]:
         """For the workers, as JSON: which transport, and what they need to open it."""
 
@@ -21,6 +25,12 @@ class Sender(Protocol):
         """Puts the bucket's tensors, in its order, where the workers reach them, and tells them, as JSON, where.
 
         The slot must be free: the workers are done with what was written to it before.
+        """
+
+    def reset(self) -> None:
+        """Ends what waits for a worker, and trusts in nothing that the workers hold: one of them was lost, or is new.
+
+        `describe` and `write` then begin anew.
         """
 
     def close(self) -> None:

@@ -3,8 +3,10 @@
 vLLM imports this module by name, through --worker-extension-cls, before it loads a model. Nothing else does.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -22,7 +24,7 @@ from vllm.platforms import current_platform
 from vllm.utils.torch_utils import set_default_torch_dtype
 
 from megarl.sync.digest import digest
-from megarl.sync.readers import READERS
+from megarl.sync.readers import open_reader
 from megarl.sync.transport import Reader
 
 BACKEND = "megarl"
@@ -35,6 +37,7 @@ class InitInfo(WeightTransferInitInfo):
 
     transport: str
     options: dict[str, Any] = field(default_factory=dict)
+    delta: bool = False
 
 
 @dataclass
@@ -54,12 +57,14 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     _reader: Reader
     digests: dict[str, str]
     """Of this update's tensors, by name."""
+    seconds: dict[str, float]
+    """Of this update: until buckets were here, for putting them into the model, and for the layers' last touches."""
     left_out: list[str]
     """The model's own names of the layers that the newest update brought nothing for."""
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Opens the transport."""
-        self._reader = READERS[init_info.transport](**init_info.options)
+        self._reader = open_reader(asdict(init_info))
         self.digests, self.left_out = {}, []
         if current_platform.is_cpu() and self.model_config.quantization == "compressed-tensors":
             _hold_scales(self.model)
@@ -67,6 +72,7 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     def start_weight_update(self) -> None:
         """Readies every layer for being loaded again."""
         self.digests, self.left_out = {}, []
+        self.seconds = dict.fromkeys(("receive", "load", "finish"), 0.0)
         for layer in self.model.modules():
             info = get_layerwise_info(layer)
             if info.can_load():
@@ -86,13 +92,17 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
 
         Kernels are made for torch's default dtype, which vLLM sets while it loads a model for the first time.
         """
-        wanted = update_info.digests_of
-        with self._reader.read(update_info.where) as tensors, set_default_torch_dtype(self.model_config.dtype):
-            self.digests.update(
-                (name, digest(tensor)) for name, tensor in tensors.items() if wanted is None or name in wanted
-            )
-            self.model.load_weights(tensors.items())
+        began = time.perf_counter()
+        with self._reader.read(update_info.where) as tensors, ThreadPoolExecutor(1) as pool:
+            here = time.perf_counter()
+            # beside the loading, which only reads what it is given
+            digests = pool.submit(_digests, tensors, update_info.digests_of)
+            with set_default_torch_dtype(self.model_config.dtype):
+                self.model.load_weights(tensors.items())
             self._keep_what_waits()
+            self.digests |= digests.result()
+        self.seconds["receive"] += here - began
+        self.seconds["load"] += time.perf_counter() - here
 
     def _keep_what_waits(self) -> None:
         """Copies what layers that are not whole yet hold of the bucket, whose bytes are about to go."""
@@ -104,6 +114,7 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def finish_weight_update(self) -> None:
         """Puts the loaded layers to use; a layer that got nothing keeps what it had, and is noted."""
+        began = time.perf_counter()
         empty = [
             (name, layer)
             for name, layer in self.model.named_modules()
@@ -125,6 +136,7 @@ class BucketReceiver(WeightTransferEngine[InitInfo, UpdateInfo]):
             elif own:
                 # a tied head: its weight is the embedding's, but what a CPU kernel packed from it is still the old one
                 layer.quant_method.process_weights_after_loading(layer)
+        self.seconds["finish"] += time.perf_counter() - began
 
     def shutdown(self) -> None:
         """Nothing to end: each bucket is opened and closed on its own."""
@@ -148,6 +160,11 @@ def _process_and_hold(process: Callable[[torch.nn.Module], None], layer: torch.n
     vars(layer)["megarl_scales"] = [own.data for name, own in layer.named_parameters(recurse=False) if name != "weight"]
 
 
+def _digests(tensors: Mapping[str, Tensor], names: list[str] | None) -> dict[str, str]:
+    """Of the tensors that are named, or of all."""
+    return {name: digest(tensor) for name, tensor in tensors.items() if names is None or name in names}
+
+
 class WorkerExtension:
     """Methods that vLLM adds to its worker, for /collective_rpc."""
 
@@ -162,6 +179,10 @@ class WorkerExtension:
     def megarl_left_out(self) -> list[str]:
         """Layers that the newest update brought nothing for."""
         return list(self.weight_transfer_engine.left_out)  # type: ignore[attr-defined]
+
+    def megarl_seconds(self) -> dict[str, float]:
+        """What the newest update took here, by part."""
+        return dict(self.weight_transfer_engine.seconds)  # type: ignore[attr-defined]
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, BucketReceiver)

@@ -87,8 +87,8 @@ def memory(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -
         # pages that were never written to are not yet resident
         for parameter in policy.models[0].parameters():
             parameter.data.fill_(1.0)
-        read = _peak(lambda policy=policy: policy.load(saved_weights(Path(args["source"]))))
-        write = _peak(
+        read = peak(lambda policy=policy: policy.load(saved_weights(Path(args["source"]))))
+        write = peak(
             lambda policy=policy, tokenizer=tokenizer, name=name: export_hf(
                 policy, result_dir / name, tokenizer, args["shard_bytes"]
             )
@@ -98,7 +98,7 @@ def memory(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -
     return results
 
 
-def _peak(action: Callable[[], None]) -> int:
+def peak(action: Callable[[], None]) -> int:
     """By how many bytes this process's resident memory rose above where it was, at most."""
     gc.collect()
     # 5 resets the high-water mark (proc(5))

@@ -26,14 +26,15 @@ class VllmReplica:
         """Args: recipe: says how. folder: for config.json, which is there, and the log. url: of a running server."""
         self._recipe, self._folder, self._own = recipe, folder, url is None
         self._process: ServerProcess | None = None
-        self._opened, self._updating = False, False
+        self._opened: dict[str, Any] | None = None
+        self._updating = False
         self.url = url or "a vLLM server"
         if url is not None:
             self._connect(url, os.environ.get(recipe.engine.token_variable, ""))
 
     def start(self) -> None:
         """See `Replica`."""
-        self._opened, self._updating = False, False
+        self._opened, self._updating = None, False
         if not self._own:
             self._client.close()
             self._connect(self.url, os.environ.get(self._recipe.engine.token_variable, ""))
@@ -81,12 +82,12 @@ class VllmReplica:
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `Replica`."""
         self._order("/pause?mode=abort")
-        if self._updating or not self._opened:
+        if self._updating or self._opened is None:
             # an update that another trainer, or this one, left in the middle
             self._rpc("megarl_abandon_update")
-        if not self._opened:
+        if self._opened != transport:
             self._order("/init_weight_transfer_engine", {"init_info": dict(transport)})
-            self._opened = True
+            self._opened = dict(transport)
         self._updating = True
         self._order("/start_weight_update")
 
@@ -102,6 +103,15 @@ class VllmReplica:
     def left_out(self) -> list[str]:
         """See `Replica`."""
         return [name for names in self._rpc("megarl_left_out") for name in names]
+
+    def workers(self) -> int:
+        """See `Replica`."""
+        return int(self._client.get("/get_world_size")["world_size"])
+
+    def seconds(self) -> list[dict[str, float]]:
+        """What the newest update took in each worker, by part."""
+        found: list[dict[str, float]] = self._rpc("megarl_seconds")
+        return found
 
     def finish_update(self, version: int) -> None:
         """See `Replica`."""

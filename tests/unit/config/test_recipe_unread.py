@@ -85,6 +85,11 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "set rollout.engine=vllm, or set sync.bucket_mib=256.",
         ["rollout.engine=vllm"],
     ),
+    "sync.timeout_s=7": (
+        "sync.timeout_s=7.0 is not read with sync.transport=shared_memory; "
+        "set sync.transport=broadcast, or set sync.timeout_s=120.0.",
+        ["rollout.engine=vllm", "sync.transport=broadcast"],
+    ),
     "sync.folder=buckets": (
         "sync.folder=buckets is not read with sync.transport=shared_memory; "
         "set sync.transport=disk, or set sync.folder=null.",

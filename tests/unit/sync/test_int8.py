@@ -10,6 +10,7 @@ class OneLayer:
     def __init__(self, weight: torch.Tensor) -> None:
         self.tensors = {"model.embed_tokens.weight": torch.ones(3, 2), "model.layers.0.mlp.up_proj.weight": weight}
 
+    @property
     def export_specs(self):
         return [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in self.tensors.items()]
 
@@ -42,7 +43,7 @@ def test_what_no_integer_stands_for_is_refused(bad: float) -> None:
 def test_the_plan_is_what_comes() -> None:
     source = Int8Source(OneLayer(torch.randn(4, 2)))
     given = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in source.export()]
-    assert given == source.export_specs()
+    assert given == source.export_specs
     assert [name for name, _, _ in given] == [
         "model.embed_tokens.weight",
         "model.layers.0.mlp.up_proj.weight",
