@@ -9,11 +9,12 @@ from typing import Any
 
 from megarl.config.schema import Recipe
 from megarl.rollout.engine import EngineError
+from megarl.rollout.http_client import Client
 from megarl.rollout.replica import ServerUnreachableError
+from megarl.rollout.server_environment import engine_dtype
 from megarl.rollout.server_process import ServerProcess, free_port
 from megarl.rollout.types import Completion, Request, SamplingParams
-from megarl.rollout.vllm.client import Client
-from megarl.rollout.vllm.command import engine_dtype, server_command, server_environment
+from megarl.rollout.vllm.command import server_command, server_environment
 from megarl.rollout.vllm.wire import from_json, to_json
 
 _POLL_S = 0.5

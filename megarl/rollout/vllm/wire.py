@@ -1,7 +1,6 @@
 """Requests and responses of vLLM's token endpoint, /inference/v1/generate."""
 
 import base64
-import hashlib
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from megarl.rollout.engine import EngineError
+from megarl.rollout.request_key import request_key
 from megarl.rollout.routing import RoutedExperts
 from megarl.rollout.types import Completion, FinishReason, Request, SamplingParams, VersionSpan
 
@@ -49,12 +49,6 @@ def to_json(request: Request, sampling: SamplingParams, seed: int, context: int)
             "skip_special_tokens": False,
         },
     }
-
-
-def request_key(request: Request, seed: int) -> bytes:
-    """16 bytes that name the request and seed its sampling: the same for it whenever and wherever it runs."""
-    name = f"{seed}/rollout/{request.stream}/{request.problem_id}/{request.sample}"
-    return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
 
 def from_json(request: Request, answer: Mapping[str, Any]) -> Completion:

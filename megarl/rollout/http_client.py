@@ -1,4 +1,4 @@
-"""HTTP to one vLLM server."""
+"""HTTP to one server of an engine."""
 
 from collections.abc import Mapping
 from typing import Any
