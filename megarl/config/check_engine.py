@@ -82,6 +82,17 @@ _OWNED = {
     "--worker-extension-cls": "megarl",
     "--weight-transfer-config": "sync",
     "--seed": "seed",
+    "--model-path": "model",
+    "--context-length": "model.max_position_embeddings",
+    "--max-running-requests": "engine.max_concurrent",
+    "--max-total-tokens": "engine.kv_cache_gib",
+    "--tp": "engine.tensor",
+    "--tp-size": "engine.tensor",
+    "--custom-weight-loader": "megarl",
+    "--weight-version": "megarl",
+    "--admin-api-key": "megarl",
+    "--config": "megarl",
+    "--random-seed": "seed",
 }
 
 

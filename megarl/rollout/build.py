@@ -9,7 +9,12 @@ from megarl.megatron.models import FAMILIES
 from megarl.platform.platform import current
 from megarl.rollout.embedded import EmbeddedEngine
 from megarl.rollout.fleet import Fleet
+from megarl.rollout.replica import Replica
+from megarl.rollout.sglang.replica import SglangReplica
 from megarl.rollout.vllm.replica import VllmReplica
+
+_REPLICAS: dict[str, Callable[[Recipe, Path, str | None], Replica]] = {"vllm": VllmReplica, "sglang": SglangReplica}
+"""What talks to one server, by `rollout.engine`."""
 
 
 def build_engine(recipe: Recipe, vocab_size: int) -> EmbeddedEngine:
@@ -32,15 +37,16 @@ def build_fleet(recipe: Recipe, vocab_size: int, note: Callable[[str], None]) ->
     """
     folder = Path(recipe.output_dir) / "engine"
     config = FAMILIES[recipe.model.family].hf_config(recipe.model, vocab_size)
+    replica = _REPLICAS[recipe.rollout.engine]
+    replicas: list[Replica] = []
     if recipe.engine.urls:
-        replicas = [VllmReplica(recipe, folder, url) for url in recipe.engine.urls]
+        replicas = [replica(recipe, folder, url) for url in recipe.engine.urls]
     else:
-        replicas = []
         for number in range(recipe.engine.replicas):
             own = folder / str(number)
             shutil.rmtree(own, ignore_errors=True)
             config.save_pretrained(own)
-            replicas.append(VllmReplica(recipe, own))
+            replicas.append(replica(recipe, own, None))
     return Fleet(
         replicas,
         max_concurrent=recipe.engine.max_concurrent,
