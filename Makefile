@@ -5,7 +5,7 @@ RECIPE ?= recipes/demo/grpo_arithmetic.yaml
 # one thread a process: at these sizes more threads only wait for each other
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-unit test-parallel test-demo test-presets test-reasoning-gym test-megatron-0.19 lint clean
+.PHONY: demo test test-unit test-parallel test-demo test-presets test-reasoning-gym test-sglang test-megatron-0.19 lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/megarl train $(RECIPE) $(OVERRIDES)
@@ -18,7 +18,7 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
 test-unit: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets and not gpu"
+	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets and not gpu and not sglang"
 
 test-parallel: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "parallel and not presets"
@@ -35,6 +35,10 @@ test-presets: $(VENV)/.installed-dev
 test-reasoning-gym: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[reasoning-gym]"
 	$(VENV)/bin/python -m pytest tests/unit/data/test_reasoning_gym_source.py tests/unit/rewards tests/e2e/test_recipes.py
+
+# a real SGLang server, in an environment of its own, over stand-ins for its kernels
+test-sglang: $(VENV)/.installed-dev $(VENV)-sglang/.installed
+	MEGARL_SGLANG_PYTHON=$(abspath $(VENV)-sglang/bin/python) $(VENV)/bin/python -m pytest tests/engines/sglang -m sglang
 
 # the newest supported megatron-core; on Python 3.12 and newer the other targets use it already
 test-megatron-0.19: $(VENV)-0.19/.installed-dev
@@ -56,5 +60,10 @@ $(VENV)-0.19/.installed-dev: pyproject.toml constraints.txt
 	VENV=$(VENV)-0.19 PYTHON=$(PYTHON) tools/install_megatron_0_19.sh
 	touch $@
 
+$(VENV)-sglang/.installed: constraints-sglang.txt tools/install_sglang_cpu.sh
+	test -d $(VENV)-sglang || $(PYTHON) -m venv $(VENV)-sglang
+	VENV=$(VENV)-sglang tools/install_sglang_cpu.sh
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-0.19 runs build *.egg-info
+	rm -rf $(VENV) $(VENV)-0.19 $(VENV)-sglang runs build *.egg-info
