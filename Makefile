@@ -6,7 +6,7 @@ RECIPE ?= recipes/demo/grpo_arithmetic.yaml
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-unit test-parallel test-vllm test-engine-faults test-demo test-presets \
-	test-reasoning-gym test-megatron-0.19 lint clean
+	test-reasoning-gym test-sglang test-megatron-0.19 lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/megarl train $(RECIPE) $(OVERRIDES)
@@ -19,7 +19,7 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
 test-unit: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets and not gpu and not vllm"
+	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets and not gpu and not vllm and not sglang"
 
 test-parallel: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "parallel and not presets"
@@ -44,6 +44,10 @@ test-presets: $(VENV)/.installed-dev
 test-reasoning-gym: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[reasoning-gym]"
 	$(VENV)/bin/python -m pytest tests/unit/data/test_reasoning_gym_source.py tests/unit/rewards tests/e2e/test_recipes.py
+
+# a real SGLang server, in an environment of its own, over stand-ins for its kernels
+test-sglang: $(VENV)/.installed-dev $(VENV)-sglang/.installed
+	MEGARL_SGLANG_PYTHON=$(abspath $(VENV)-sglang/bin/python) $(VENV)/bin/python -m pytest tests/engines/sglang -m sglang
 
 # the newest supported megatron-core, and Triton's kernels interpreted on the CPU; on Python 3.12 and newer the other targets use it already
 test-megatron-0.19: $(VENV)-0.19/.installed-dev
@@ -71,5 +75,10 @@ $(VENV)-0.19/.installed-dev: pyproject.toml constraints.txt
 	VENV=$(VENV)-0.19 PYTHON=$(PYTHON) tools/install_megatron_0_19.sh
 	touch $@
 
+$(VENV)-sglang/.installed: constraints-sglang.txt tools/install_sglang_cpu.sh
+	test -d $(VENV)-sglang || $(PYTHON) -m venv $(VENV)-sglang
+	VENV=$(VENV)-sglang tools/install_sglang_cpu.sh
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-0.19 runs build *.egg-info
+	rm -rf $(VENV) $(VENV)-0.19 $(VENV)-sglang runs build *.egg-info

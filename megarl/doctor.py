@@ -80,7 +80,7 @@ def packages() -> list[Finding]:
         ("transformers", "tokenizers and the Hugging Face weight layout", _INSTALL, True),
         ("transformer-engine", "fused and FP8 layers on GPUs", _extra("te"), False),
         ("vllm", "rollouts on vLLM servers", "see docs/engines.md: a CPU and a GPU take different packages", False),
-        ("sglang", "nothing yet: rollout.engine is embedded or vllm", "no need of it", False),
+        ("sglang", "rollouts on SGLang servers", "see docs/engines.md: it has an environment of its own", False),
         ("reasoning-gym", "generated tasks with scorers", _extra("reasoning-gym"), False),
         ("wandb", "metrics on Weights & Biases", _extra("wandb"), False),
     )

@@ -76,6 +76,20 @@ def vllm_can_serve(recipe: Recipe) -> None:
         raise refusal("model.head_dim", recipe.model.head_dim, reason, "use one of these, or rollout.engine=embedded")
 
 
+def sglang_can_serve(recipe: Recipe) -> None:
+    """SGLang's log-probs are of the whole vocabulary, whatever it samples from, and it quantises nothing here."""
+    if recipe.rollout.engine != "sglang":
+        return
+    for name, whole in (("top_p", 1.0), ("top_k", 0)):
+        value = getattr(recipe.rollout, name)
+        if value != whole:
+            reason = "truncates what is sampled from, and SGLang gives log-probs of the distribution before that"
+            raise refusal(f"rollout.{name}", value, reason, f"set {whole:g}, or use rollout.engine=vllm or embedded")
+    if recipe.engine.quantization != "none":
+        reason = "is of rollout.engine=vllm"
+        raise refusal("engine.quantization", recipe.engine.quantization, reason, "leave it out, or use vLLM")
+
+
 _OWNED = {
     "--host": "megarl, which keeps servers on the loopback interface,",
     "--port": "megarl",
@@ -95,6 +109,16 @@ _OWNED = {
     "--worker-extension-cls": "megarl",
     "--weight-transfer-config": "sync",
     "--seed": "seed",
+    "--model-path": "model",
+    "--context-length": "model.max_position_embeddings",
+    "--max-running-requests": "engine.max_concurrent",
+    "--max-total-tokens": "engine.kv_cache_gib",
+    "--tp": "engine.tensor",
+    "--tp-size": "engine.tensor",
+    "--custom-weight-loader": "megarl",
+    "--weight-version": "megarl",
+    "--admin-api-key": "megarl",
+    "--random-seed": "seed",
 }
 
 
@@ -117,4 +141,5 @@ ENGINE_CHECKS = (
     own_servers_are_described,
     quantisation_starts_from_16_bits,
     vllm_can_serve,
+    sglang_can_serve,
 )

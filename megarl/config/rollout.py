@@ -11,8 +11,8 @@ class RolloutConfig:
 
     engine: str = key(
         "embedded",
-        "The rollout engine: 'embedded' generates in the trainer's processes, 'vllm' on servers.",
-        choices=("embedded", "vllm"),
+        "The rollout engine: 'embedded' generates in the trainer's processes, 'vllm' and 'sglang' on servers.",
+        choices=("embedded", "vllm", "sglang"),
     )
     temperature: float = key(1.0, "Sampling temperature; logits are divided by it.", above=0)
     top_p: float = key(

@@ -12,7 +12,13 @@ from megarl.platform.platform import current
 from megarl.rollout.embedded import EmbeddedEngine
 from megarl.rollout.fleet import Fleet
 from megarl.rollout.int8_config import HF_QUANTIZATION
+from megarl.rollout.replica import Replica
+from megarl.rollout.sglang.command import check_head
+from megarl.rollout.sglang.replica import SglangReplica
 from megarl.rollout.vllm.replica import VllmReplica
+
+_REPLICAS: dict[str, Callable[[Recipe, Path, str | None], Replica]] = {"vllm": VllmReplica, "sglang": SglangReplica}
+"""What talks to one server, by `rollout.engine`."""
 
 
 def build_engine(recipe: Recipe, vocab_size: int) -> EmbeddedEngine:
@@ -34,12 +40,14 @@ def check_engine_here(recipe: Recipe) -> None:
     engine = recipe.engine
     if recipe.rollout.engine == "embedded" or engine.urls:
         return
-    if engine.python is None and importlib.util.find_spec("vllm") is None:
-        reason = "needs vLLM, which this environment lacks"
+    if engine.python is None and importlib.util.find_spec(recipe.rollout.engine) is None:
+        reason = "is a package that this environment lacks"
         fix = "install it as docs/engines.md says, or name an interpreter that has it in engine.python"
         raise refusal("rollout.engine", recipe.rollout.engine, reason, fix)
     if engine.python is not None and shutil.which(engine.python) is None:
         raise refusal("engine.python", engine.python, "is no program", "name the interpreter of an environment")
+    if recipe.rollout.engine == "sglang" and current().name == "cpu":
+        check_head(recipe)
     if current().name == "cpu" and engine.quantization not in _ON_CPU:
         reason = "has no kernel for a CPU in vLLM"
         raise refusal("engine.quantization", engine.quantization, reason, f"use one of {', '.join(_ON_CPU)}")
@@ -60,15 +68,16 @@ def build_fleet(recipe: Recipe, vocab_size: int, note: Callable[[str], None]) ->
     config = FAMILIES[recipe.model.family].hf_config(recipe.model, vocab_size)
     if recipe.engine.quantization == "int8":
         config.quantization_config = HF_QUANTIZATION
+    replica = _REPLICAS[recipe.rollout.engine]
+    replicas: list[Replica] = []
     if recipe.engine.urls:
-        replicas = [VllmReplica(recipe, folder, url) for url in recipe.engine.urls]
+        replicas = [replica(recipe, folder, url) for url in recipe.engine.urls]
     else:
-        replicas = []
         for number in range(recipe.engine.replicas):
             own = folder / str(number)
             shutil.rmtree(own, ignore_errors=True)
             config.save_pretrained(own)
-            replicas.append(VllmReplica(recipe, own))
+            replicas.append(replica(recipe, own, None))
     return Fleet(
         replicas,
         max_concurrent=recipe.engine.max_concurrent,

@@ -12,7 +12,9 @@ class Replica(Protocol):
     All raise `ServerUnreachableError` where no answer comes, and `EngineError` where the server refuses.
     """
 
-    url: str
+    @property
+    def url(self) -> str:
+        """Where it is, for whoever reads of it."""
 
     def start(self) -> None:
         """Starts the server, or does nothing where it is not the run's own."""

@@ -1,4 +1,4 @@
-"""The name of a request's randomness."""
+"""The name of a request, which seeds its sampling at a server."""
 
 import hashlib
 

@@ -57,9 +57,9 @@ class DoomedReplica(VllmReplica):
         self.harm, self.where, self.calls = harm, where, calls
 
     def strike(self) -> None:
-        assert self._process is not None and self.harm is not None
+        assert self._server._process is not None and self.harm is not None
         harm, self.harm = self.harm, None
-        harm(self._process._process.pid)
+        harm(self._server._process._process.pid)
 
     def _at(self, where: str) -> None:
         if self.harm is not None and where == self.where:
@@ -164,7 +164,7 @@ def test_while_idle(own_fleet: Fleet, sync: ServedSync, policy: Policy) -> None:
 def test_nothing_is_left_of_the_killed(own_fleet: Fleet) -> None:
     """Not even a zombie: of all that ran, one server and its children."""
     children = psutil.Process().children()
-    process = doomed(own_fleet)._process
+    process = doomed(own_fleet)._server._process
     assert process is not None
     folder = str(doomed(own_fleet)._folder)
     of_this = [child for child in children if folder in child.cmdline() or child.status() == psutil.STATUS_ZOMBIE]

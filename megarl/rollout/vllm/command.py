@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from megarl.config.schema import Recipe
-from megarl.platform.child import python_path
 from megarl.platform.platform import current
-from megarl.rollout.vllm.guard import TOKEN
-
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_OF_THE_TRAINER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
-"""Variables of the trainer's world, which the engine would take for its own."""
+from megarl.rollout.server_environment import common_environment, engine_dtype
 
 
 def server_command(recipe: Recipe, model: Path, port: int) -> list[str]:
@@ -34,7 +29,7 @@ def server_command(recipe: Recipe, model: Path, port: int) -> list[str]:
         *("--max-num-seqs", str(engine.max_concurrent), "--tensor-parallel-size", str(engine.tensor)),
         *("--seed", str(recipe.seed)),
         # every path asks for the token, the endpoints that vLLM itself leaves open included
-        *("--middleware", "megarl.rollout.vllm.guard.RequireToken"),
+        *("--middleware", "megarl.rollout.guard.RequireToken"),
         # tokens in, tokens out, with the weights' version of each
         "--enable-scale-out",
         # of the distribution that tokens are drawn from: after the temperature, top-k and top-p
@@ -56,22 +51,12 @@ def server_command(recipe: Recipe, model: Path, port: int) -> list[str]:
     return [*command, *engine.arguments]
 
 
-def engine_dtype(recipe: Recipe) -> str:
-    """vLLM's name of what the servers compute in."""
-    return DTYPES[recipe.engine.dtype_beside(recipe.precision.dtype)]
-
-
 def server_environment(inherited: Mapping[str, str], token: str) -> dict[str, str]:
-    """The environment of a server: the trainer's, without what describes the trainer's world, and with its token."""
-    environment = {name: value for name, value in inherited.items() if name not in _OF_THE_TRAINER}
-    environment |= {
-        "PYTHONPATH": python_path(inherited),
+    """The environment of a server: see `common_environment`."""
+    environment = common_environment(inherited, token) | {
         # the endpoints for weights, pausing and caches
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "HF_HUB_OFFLINE": "1",
-        TOKEN: token,
     }
     if current().name == "cpu":
         # by itself each server binds its threads to the machine's first cores, and replicas and trainer to the same

@@ -1,8 +1,5 @@
 """One vLLM server behind the endpoints of its reinforcement-learning API."""
 
-import os
-import secrets
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +7,11 @@ from typing import Any
 from megarl.config.schema import Recipe
 from megarl.rollout.engine import EngineError
 from megarl.rollout.replica import ServerUnreachableError
-from megarl.rollout.server_process import ServerProcess, free_port
+from megarl.rollout.server import Server
+from megarl.rollout.server_environment import engine_dtype
 from megarl.rollout.types import Completion, Request, SamplingParams
-from megarl.rollout.vllm.client import Client
-from megarl.rollout.vllm.command import engine_dtype, server_command, server_environment
+from megarl.rollout.vllm import command
 from megarl.rollout.vllm.wire import from_json, to_json
-
-_POLL_S = 0.5
 
 
 class VllmReplica:
@@ -24,76 +19,62 @@ class VllmReplica:
 
     def __init__(self, recipe: Recipe, folder: Path, url: str | None = None) -> None:
         """Args: recipe: says how. folder: for config.json, which is there, and the log. url: of a running server."""
-        self._recipe, self._folder, self._own = recipe, folder, url is None
-        self._process: ServerProcess | None = None
+        self._recipe = recipe
+        self._server = Server(recipe, folder, url, "vLLM", command)
         self._opened: dict[str, Any] | None = None
         self._updating = False
-        self.url = url or "a vLLM server"
-        if url is not None:
-            self._connect(url, os.environ.get(recipe.engine.token_variable, ""))
+
+    @property
+    def url(self) -> str:
+        """See `Replica`."""
+        return self._server.url
 
     def start(self) -> None:
         """See `Replica`."""
         self._opened, self._updating = None, False
-        if not self._own:
-            self._client.close()
-            self._connect(self.url, os.environ.get(self._recipe.engine.token_variable, ""))
-            return
-        port, token = free_port(), secrets.token_urlsafe(32)
-        self._process = ServerProcess(
-            server_command(self._recipe, self._folder, port),
-            server_environment(os.environ, token),
-            self._folder / "server.log",
-        )
-        self._connect(f"http://127.0.0.1:{port}", token)
+        self._server.start()
 
     def wait_until_ready(self) -> None:
         """See `Replica`."""
-        deadline = time.monotonic() + self._recipe.engine.start_timeout_s
-        while not self._client.up():
-            if self._process is not None and self._process.exit_code is not None:
-                if not self._process.lost_its_port():
-                    raise self._process.failure()
-                self.start()
-            if time.monotonic() > deadline:
-                raise EngineError(
-                    f"{self.url} did not come up within engine.start_timeout_s={self._recipe.engine.start_timeout_s:g}"
-                )
-            time.sleep(_POLL_S)
+        self._server.wait_until(lambda: self._server.http.up())
         self._check_settings()
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
         """See `Replica`."""
         body = to_json(request, sampling, self._recipe.seed, self._recipe.model.max_position_embeddings)
-        return from_json(request, self._client.post("/inference/v1/generate", body))
+        return from_json(request, self._server.http.post("/inference/v1/generate", body))
 
     def responsive(self) -> bool:
         """See `Replica`."""
-        if self._process is not None and self._process.exit_code is not None:
+        if self._server.exit_code is not None:
             return False
         try:
             # the front knows of a core that died, and asks one that lives
-            self._client.get("/health")
-            self._client.get("/is_paused")
+            self._server.http.get("/health")
+            self._server.http.get("/is_paused")
         except (ServerUnreachableError, EngineError):
             return False
         return True
 
+    def workers(self) -> int:
+        """See `Replica`."""
+        return int(self._server.http.get("/get_world_size")["world_size"])
+
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `Replica`."""
-        self._order("/pause?mode=abort")
+        self._server.order("/pause?mode=abort")
         if self._updating or self._opened is None:
             # an update that another trainer, or this one, left in the middle
             self._rpc("megarl_abandon_update")
         if self._opened != transport:
-            self._order("/init_weight_transfer_engine", {"init_info": dict(transport)})
+            self._server.order("/init_weight_transfer_engine", {"init_info": dict(transport)})
             self._opened = dict(transport)
         self._updating = True
-        self._order("/start_weight_update")
+        self._server.order("/start_weight_update")
 
     def receive(self, bucket: Mapping[str, Any], digests_of: Sequence[str] | None) -> None:
         """See `Replica`."""
-        self._order("/update_weights", {"update_info": {"where": bucket, "digests_of": digests_of}})
+        self._server.order("/update_weights", {"update_info": {"where": bucket, "digests_of": digests_of}})
 
     def received_digests(self) -> list[dict[str, str]]:
         """See `Replica`."""
@@ -104,10 +85,6 @@ class VllmReplica:
         """See `Replica`."""
         return [name for names in self._rpc("megarl_left_out") for name in names]
 
-    def workers(self) -> int:
-        """See `Replica`."""
-        return int(self._client.get("/get_world_size")["world_size"])
-
     def seconds(self) -> list[dict[str, float]]:
         """What the newest update took in each worker, by part."""
         found: list[dict[str, float]] = self._rpc("megarl_seconds")
@@ -115,35 +92,18 @@ class VllmReplica:
 
     def finish_update(self, version: int) -> None:
         """See `Replica`."""
-        self._order("/finish_weight_update", {"weight_version": str(version)})
+        self._server.order("/finish_weight_update", {"weight_version": str(version)})
         # keys and values of the old weights
-        self._order("/reset_prefix_cache")
-        self._order("/resume")
+        self._server.order("/reset_prefix_cache")
+        self._server.order("/resume")
         self._updating = False
 
     def end(self) -> None:
         """See `Replica`."""
-        if self._process is not None:
-            self._process.end()
-            self._client.close()
-
-    def _connect(self, url: str, token: str) -> None:
-        engine = self._recipe.engine
-        self.url = url
-        self._client = Client(
-            url,
-            token,
-            connections=engine.max_concurrent,
-            timeout_s=engine.request_timeout_s,
-            health_timeout_s=engine.health_timeout_s,
-        )
+        self._server.end()
 
     def _rpc(self, method: str) -> Any:
-        return self._order("/collective_rpc", {"method": method})["results"]
-
-    def _order(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer to what is no request for a response."""
-        return self._client.post(path, body, timeout_s=self._recipe.engine.update_timeout_s)
+        return self._server.order("/collective_rpc", {"method": method})["results"]
 
     def _check_settings(self) -> None:
         """What the recipe says about sampling and precision is what the server says that it uses.
@@ -151,7 +111,7 @@ class VllmReplica:
         Raises:
             EngineError: it is not.
         """
-        says = self._client.get("/server_info?config_format=json")["vllm_config"]
+        says = self._server.http.get("/server_info?config_format=json")["vllm_config"]
         wanted = {
             "logprobs_mode": "processed_logprobs",
             "dtype": engine_dtype(self._recipe),

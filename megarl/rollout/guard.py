@@ -1,6 +1,7 @@
 """Runs inside the server: turns away whoever does not know the run's token.
 
-vLLM's own --api-key leaves the endpoints open that replace weights and call methods of the workers.
+vLLM's own --api-key leaves the endpoints open that replace weights and call methods of the workers, and SGLang writes
+its own into its log.
 """
 
 import hmac

@@ -1,6 +1,6 @@
-"""HTTP to one vLLM server."""
+"""HTTP to one server of an engine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx2
@@ -33,19 +33,11 @@ class Client:
             EngineError: the server refused.
         """
         wait = httpx2.USE_CLIENT_DEFAULT if timeout_s is None else httpx2.Timeout(timeout_s)
-        try:
-            response = self._http.post(path, json=body, timeout=wait)
-        except httpx2.TransportError as error:
-            raise ServerUnreachableError(f"{self.url}{path}: {type(error).__name__} {error}") from error
-        return self._parsed(path, response)
+        return self._asked(path, lambda: self._http.post(path, json=body, timeout=wait))
 
     def get(self, path: str) -> Any:
         """The answer to a GET, parsed; errors as of `post`, after `health_timeout_s`."""
-        try:
-            response = self._http.get(path, timeout=self._health_timeout_s)
-        except httpx2.TransportError as error:
-            raise ServerUnreachableError(f"{self.url}{path}: {type(error).__name__} {error}") from error
-        return self._parsed(path, response)
+        return self._asked(path, lambda: self._http.get(path, timeout=self._health_timeout_s))
 
     def up(self) -> bool:
         """Whether the server answers that it is ready."""
@@ -59,7 +51,16 @@ class Client:
         """Drops all connections; the server aborts what it was working on for them."""
         self._http.close()
 
-    def _parsed(self, path: str, response: httpx2.Response) -> Any:
+    def _asked(self, path: str, ask: Callable[[], httpx2.Response]) -> Any:
+        try:
+            response = ask()
+        except httpx2.TransportError as error:
+            raise ServerUnreachableError(f"{self.url}{path}: {type(error).__name__} {error}") from error
+        except RuntimeError as error:
+            if not self._http.is_closed:
+                raise
+            # by the thread that gave the server up
+            raise ServerUnreachableError(f"{self.url}{path}: the connections were dropped") from error
         if response.status_code != 200:
             raise EngineError(f"{self.url}{path} answered {response.status_code}: {response.text[:500]}")
         return response.json() if response.content else None

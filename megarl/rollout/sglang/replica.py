@@ -1,0 +1,107 @@
+"""One SGLang server behind its own endpoints for reinforcement learning."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from megarl.config.schema import Recipe
+from megarl.rollout.engine import EngineError
+from megarl.rollout.replica import ServerUnreachableError
+from megarl.rollout.server import Server
+from megarl.rollout.sglang import command
+from megarl.rollout.sglang.settings import check_settings
+from megarl.rollout.sglang.update import Update
+from megarl.rollout.sglang.wire import from_json, to_json
+from megarl.rollout.types import Completion, Request, SamplingParams
+
+
+class SglangReplica:
+    """Implements `megarl.rollout.replica.Replica`."""
+
+    def __init__(self, recipe: Recipe, folder: Path, url: str | None = None) -> None:
+        """Args: recipe: says how. folder: for config.json, which is there, and the log. url: of a running server."""
+        self._recipe, self._folder = recipe, folder
+        self._server = Server(recipe, folder, url, "SGLang", command)
+        # one that was running may be in an update that a trainer which died has left
+        self._paused = url is not None
+
+    @property
+    def url(self) -> str:
+        """See `Replica`."""
+        return self._server.url
+
+    def start(self) -> None:
+        """See `Replica`."""
+        self._paused = not self._server.is_own
+        self._server.start()
+
+    def wait_until_ready(self) -> None:
+        """See `Replica`."""
+        self._server.wait_until(self.responsive)
+        if self._paused:
+            self._release()
+        check_settings(self._server.http.get("/server_info"), self._recipe, self.url)
+
+    def generate(self, request: Request, sampling: SamplingParams) -> Completion:
+        """See `Replica`."""
+        body = to_json(request, sampling, self._recipe.seed, self._recipe.model.max_position_embeddings)
+        return from_json(request, sampling, self._server.http.post("/generate", body), self._recipe)
+
+    def responsive(self) -> bool:
+        """See `Replica`."""
+        if self._server.exit_code is not None:
+            return False
+        try:
+            # the front asks the scheduler for a part of it
+            self._server.http.get("/server_info")
+        except (ServerUnreachableError, EngineError):
+            return False
+        return True
+
+    def workers(self) -> int:
+        """See `Replica`."""
+        return int(self._server.http.get("/server_info")["tp_size"])
+
+    def begin_update(self, transport: Mapping[str, Any]) -> None:
+        """See `Replica`. Requests that are being worked on are put back, and go on with the new weights."""
+        if self._paused:
+            self._release()
+        self._update = Update(self._server, self._recipe, self._folder, transport)
+        self._paused = True
+        self._server.order("/pause_generation", {"mode": "retract"})
+        self._server.order("/begin_weight_update", {})
+
+    def receive(self, bucket: Mapping[str, Any], digests_of: Sequence[str] | None) -> None:
+        """See `Replica`."""
+        self._update.receive(bucket, digests_of)
+
+    def received_digests(self) -> list[dict[str, str]]:
+        """See `Replica`."""
+        return self._update.digests
+
+    def left_out(self) -> list[str]:
+        """See `Replica`."""
+        return self._update.left_out
+
+    def finish_update(self, version: int) -> None:
+        """See `Replica`."""
+        self._update.finish(version)
+        self._server.order("/end_weight_update", {})
+        self._server.order("/continue_generation", {})
+        self._paused = False
+
+    def end(self) -> None:
+        """See `Replica`. A server of somebody else's is not left paused."""
+        if self._paused and not self._server.is_own:
+            self._release()
+        self._server.end()
+
+    def _release(self) -> None:
+        """Ends an update that nobody will finish, and lets the server go on; its version, -1, says what it holds."""
+        wait_s = self._recipe.engine.health_timeout_s
+        with contextlib.suppress(ServerUnreachableError, EngineError):
+            self._server.http.post("/end_weight_update", {}, wait_s)
+        with contextlib.suppress(ServerUnreachableError, EngineError):
+            self._server.http.post("/continue_generation", {}, wait_s)
+        self._paused = False

@@ -1,0 +1,38 @@
+"""What the recipe says about sampling and precision against what a server says that it uses."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from megarl.config.schema import Recipe
+from megarl.platform.platform import current
+from megarl.rollout.engine import EngineError
+from megarl.rollout.server_environment import engine_dtype
+from megarl.rollout.sglang.command import LOADER
+
+
+def check_settings(says: Mapping[str, Any], recipe: Recipe, url: str) -> None:
+    """Compares a server's own account with the recipe.
+
+    Args:
+        says: its /server_info.
+        recipe: what is needed.
+        url: names the server.
+
+    Raises:
+        EngineError: they differ, or an argument of the server's is missing that megarl's own servers have.
+    """
+    wanted = {
+        "dtype": engine_dtype(recipe),
+        "context_length": recipe.model.max_position_embeddings,
+        "tp_size": recipe.engine.tensor,
+        # on a CPU SGLang cannot
+        **({} if current().name == "cpu" else {"enable_deterministic_inference": True}),
+    }
+    if recipe.engine.urls:
+        # engine.tensor is of servers that the run starts
+        wanted["tp_size"] = 1
+    for name, value in wanted.items():
+        if says[name] != value:
+            raise EngineError(f"{url} runs with {name}={says[name]}, and the recipe needs {value}")
+    if LOADER not in (says["custom_weight_loader"] or ()):
+        raise EngineError(f"{url} runs without --custom-weight-loader {LOADER}, by which its weights are brought")
