@@ -43,6 +43,7 @@ class Fleet:
         self._note = note
         self._lock = threading.Lock()
         self._lost: set[int] = set()
+        self._starts = [1] * len(self._replicas)
         for replica in self._replicas:
             replica.start()
         # not known to be up; `revive` waits for them
@@ -56,11 +57,11 @@ class Fleet:
         """
         done: dict[int, Completion] = {}
         stop_watching = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(stop_watching,), daemon=True)
+        watcher = threading.Thread(target=self.watch, args=(stop_watching,), daemon=True)
         watcher.start()
         try:
             while len(done) < len(requests):
-                live = self._live()
+                live = self.live()
                 if not live:
                     raise EngineLost("no engine is left", done)
                 waiting = [number for number in range(len(requests)) if number not in done]
@@ -73,6 +74,11 @@ class Fleet:
             stop_watching.set()
             watcher.join()
         return [done[number] for number in range(len(requests))]
+
+    @property
+    def slots(self) -> int:
+        """Requests that all servers work on at once."""
+        return self._max_concurrent * len(self._replicas)
 
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `ServedEngine`."""
@@ -101,12 +107,14 @@ class Fleet:
                     f"{self._replicas[number].url} is lost, and engine.restarts are used up; its log may say why"
                 )
             self._restarts_left -= 1
+            # first: a request in the background must not go to a server that has no weights yet
+            self.version = -1
             self._note(f"{self._replicas[number].url} is lost and is started again")
             self._replicas[number].end()
             self._replicas[number].start()
+            self._starts[number] += 1
             self._lost.discard(number)
             self._starting.add(number)
-            self.version = -1
         fresh = bool(self._starting)
         for number in sorted(self._starting):
             self._replicas[number].wait_until_ready()
@@ -125,7 +133,7 @@ class Fleet:
         place = _placed([requests[number] for number in waiting], live)
         with ThreadPoolExecutor(self._max_concurrent * len(live), thread_name_prefix="rollout") as pool:
             futures = {
-                number: pool.submit(self._generate_at, server, requests[number], sampling)
+                number: pool.submit(self.generate_at, server, requests[number], sampling)
                 for number, server in zip(waiting, place, strict=True)
             }
             try:
@@ -134,35 +142,54 @@ class Fleet:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _generate_at(self, server: int, request: Request, sampling: SamplingParams) -> Completion | None:
-        replica = self._replicas[server]
+    def generate_at(self, server: int, request: Request, sampling: SamplingParams) -> Completion | None:
+        """One response of one server; None where that server was lost meanwhile. Threads may call it.
+
+        Raises:
+            EngineError: the server refused, or was told to drop it.
+        """
+        replica, starts = self._replicas[server], self._starts[server]
         for _ in range(_TRIES):
-            if server in self._lost:
+            if server in self._lost or self._starts[server] != starts:
                 return None
             try:
                 return replica.generate(request, sampling)
             except ServerUnreachableError as error:
-                if server not in self._lost and not replica.responsive():
-                    self._lose(server, str(error))
-        self._lose(server, f"{_TRIES} tries of one request failed")
+                if server not in self._lost and self._starts[server] == starts and not replica.responsive():
+                    self._lose(server, str(error), starts)
+        self._lose(server, f"{_TRIES} tries of one request failed", starts)
         return None
 
-    def _watch(self, stop: threading.Event) -> None:
+    def abort(self) -> None:
+        """Cuts every response under way at the live servers; see `Replica.abort`."""
+        for server in self.live():
+            try:
+                self._replicas[server].abort()
+            except ServerUnreachableError as error:
+                self._lose(server, str(error))
+
+    def watch(self, stop: threading.Event) -> None:
+        """Until `stop` is set: kills a server that has weights and says nothing."""
         while not stop.wait(self._watch_every_s):
-            for server in self._live():
-                if not self._replicas[server].responsive() and not stop.is_set():
+            for server in self.live():
+                # while it loads weights it may have no time to answer
+                if self.version < 0 or self._replicas[server].responsive():
+                    continue
+                if self.version >= 0 and not stop.is_set():
                     self._lose(server, "it does not answer")
 
-    def _lose(self, server: int, why: str) -> None:
+    def _lose(self, server: int, why: str, starts: int | None = None) -> None:
         with self._lock:
-            if server in self._lost:
+            if server in self._lost or starts not in (None, self._starts[server]):
+                # known already, or it has been started again since
                 return
             self._lost.add(server)
         self._note(f"{self._replicas[server].url} is lost: {why}")
         # ends the connections of all its requests, which would wait for a hung server
         self._replicas[server].end()
 
-    def _live(self) -> list[int]:
+    def live(self) -> list[int]:
+        """Numbers of the servers that are not lost."""
         return [server for server in range(len(self._replicas)) if server not in self._lost]
 
     def _on_all(self, call: Callable[[Replica], Result]) -> list[Result]:

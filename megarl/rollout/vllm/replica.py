@@ -27,6 +27,7 @@ class VllmReplica:
         self._recipe, self._folder, self._own = recipe, folder, url is None
         self._process: ServerProcess | None = None
         self._opened = False
+        self._version = "none"
         self.url = url or "a vLLM server"
         if url is not None:
             self._connect(url, os.environ.get(recipe.engine.token_variable, ""))
@@ -59,7 +60,9 @@ class VllmReplica:
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
         """See `Replica`."""
-        body = to_json(request, sampling, self._recipe.seed, self._recipe.model.max_position_embeddings)
+        # where old keys and values outlive an update, none of them may serve a request that begins after it
+        salt = self._version if self._recipe.rl.asynchrony.keeps_cache else None
+        body = to_json(request, sampling, self._recipe.seed, self._recipe.model.max_position_embeddings, salt)
         return from_json(request, self._client.post("/inference/v1/generate", body))
 
     def responsive(self) -> bool:
@@ -75,7 +78,12 @@ class VllmReplica:
 
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `Replica`."""
-        self._client.post("/pause?mode=abort")
+        asynchrony = self._recipe.rl.asynchrony
+        if asynchrony.keeps_cache:
+            self._client.post("/pause?mode=keep&clear_cache=false")
+        else:
+            # what goes on after it is read anew by the new weights
+            self._client.post(f"/pause?mode={'keep' if asynchrony.goes_on else 'abort'}")
         if not self._opened:
             self._client.post("/init_weight_transfer_engine", {"init_info": dict(transport)})
             self._opened = True
@@ -97,9 +105,17 @@ class VllmReplica:
     def finish_update(self, version: int) -> None:
         """See `Replica`."""
         self._client.post("/finish_weight_update", {"weight_version": str(version)})
-        # keys and values of the old weights
-        self._client.post("/reset_prefix_cache")
+        if not self._recipe.rl.asynchrony.keeps_cache:
+            # keys and values of the old weights
+            self._client.post("/reset_prefix_cache")
+        self._version = str(version)
         self._client.post("/resume")
+
+    def abort(self) -> None:
+        """See `Replica`."""
+        soon = self._recipe.engine.health_timeout_s
+        self._client.post("/pause?mode=abort&clear_cache=false", timeout_s=soon)
+        self._client.post("/resume", timeout_s=soon)
 
     def end(self) -> None:
         """See `Replica`."""
