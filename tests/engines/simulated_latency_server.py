@@ -1,6 +1,6 @@
 """A server that speaks vLLM's token and weight endpoints and takes a stated time for a token, whatever the CPU does.
 
-    python -m tests.engines.simulated_latency_server --port 8000 --vocab 28 --token-ms 10 --tokens 4 16 --slots 64
+    python -m tests.engines.simulated_latency_server --vocab 28 --token-ms 10 --tokens 4 16 --slots 64
 
 Real engines exist here, but on the trainer's own cores: what runs beside training cannot be timed with them. This one
 only waits. Its tokens are uniform over the vocabulary, so its log-probs are right; a response depends on its request
@@ -174,7 +174,7 @@ class Server(ThreadingHTTPServer):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--port", type=int, default=0, help="0 for a free one; it is the first line of the output")
     parser.add_argument("--vocab", type=int, required=True, help="tokens")
     parser.add_argument("--token-ms", type=float, required=True, help="milliseconds that a token takes")
     parser.add_argument("--tokens", type=int, nargs=2, required=True, help="shortest and longest response")
@@ -184,7 +184,9 @@ def main() -> None:
     low, high = given.tokens
     Handler.engine = SimulatedLatencyEngine(given.vocab, given.token_ms / 1000, (low, high), given.slots)
     Handler.settings = {"dtype": "torch.float32", "max_model_len": given.context}
-    Server(("127.0.0.1", given.port), Handler).serve_forever()
+    server = Server(("127.0.0.1", given.port), Handler)
+    print(server.server_port, flush=True)
+    server.serve_forever()
 
 
 if __name__ == "__main__":
