@@ -18,7 +18,7 @@ import pytest
 from megarl.checkpoint.responses import load_responses
 from megarl.observe.metrics import reproducible
 from tests.engines.simulated import simulated_server
-from tests.runs import metrics, reached, started, train, wait_until
+from tests.runs import metrics, reached, started, train, undocumented, wait_until
 
 pytestmark = pytest.mark.parallel
 
@@ -101,6 +101,7 @@ def test_no_token_is_older_than_the_bound(mode: str, runs: dict[str, Path]) -> N
     assert ages[0] == 0
     assert max(ages) == BOUNDS[mode]
     assert all(0 <= line["staleness/mean"] <= line["staleness/max"] for line in lines)
+    assert [undocumented(line.keys() - {"phase", "step"}) for line in lines] == [[]] * STEPS
 
 
 def test_only_what_may_span_an_update_does(runs: dict[str, Path]) -> None:
