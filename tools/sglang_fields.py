@@ -21,6 +21,7 @@ REQUESTS = (
     "UpdateWeightsFromTensorReqInput",
     "EndWeightUpdateReqInput",
     "ContinueGenerationReqInput",
+    "AbortReq",
 )
 
 

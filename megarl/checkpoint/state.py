@@ -1,7 +1,9 @@
 """What a run must remember beside its tensors."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
+
+from megarl.rollout.types import Completion
 
 Phase = Literal["sft", "rl", "done"]
 PHASES: tuple[Phase, ...] = ("sft", "rl", "done")
@@ -21,6 +23,8 @@ class RunState:
         entropy_baseline: entropy of the first RL steps, for the alarm.
         weight_version: version of the weights; each RL update that reaches the engine raises it by one.
         evaluations: results so far, by occasion ('before', 'after').
+        awaited: on the main rank, with asynchronous generation: responses that no step has trained on yet, whole or
+            begun, by position of their batch in the stream of training problems and by row of that batch.
     """
 
     phase: Phase = "sft"
@@ -32,10 +36,11 @@ class RunState:
     entropy_baseline: list[float] = field(default_factory=list)
     weight_version: int = 0
     evaluations: dict[str, Any] = field(default_factory=dict)
+    awaited: dict[int, dict[int, Completion]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return asdict(self)
+        """JSON-ready; responses are a file of their own in a checkpoint (see `checkpoint.responses`)."""
+        return {name: value for name, value in asdict(replace(self, awaited={})).items() if name != "awaited"}
 
     @property
     def folder_name(self) -> str:

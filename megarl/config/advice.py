@@ -1,5 +1,6 @@
 """What a valid recipe is warned of: it may be meant, and a key of its own says that it is."""
 
+from megarl.config.check_correction import corrects_for_the_engine
 from megarl.config.schema import Recipe
 
 
@@ -15,5 +16,11 @@ def warnings_of(recipe: Recipe) -> list[str]:
         found.append(
             "rl.kl.estimator=k3 with rl.kl.placement=reward has a heavy tail, by which one rare token can outweigh the "
             "rest; take k1, or set rl.kl.allow_k3_in_reward=true."
+        )
+    mode = recipe.rl.asynchrony.mode
+    if recipe.rl.steps > 0 and mode != "sync" and not corrects_for_the_engine(recipe):
+        found.append(
+            f"rl.asynchrony.mode={mode} trains on responses of older weights, and nothing corrects for that; set "
+            "rl.correction.mode=decoupled and rl.correction.weighting=tis, or take rl.objective.name=decoupled_ppo."
         )
     return found

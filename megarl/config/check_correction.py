@@ -26,6 +26,13 @@ def _asked(correction: CorrectionConfig) -> list[str]:
     return _rules(correction) + opsm + ([] if correction.weighting == "none" else ["weighting"])
 
 
+def corrects_for_the_engine(recipe: Recipe) -> bool:
+    """Whether importance weights, rejections or the objective's own ratio answer for who sampled a token."""
+    correction = recipe.rl.correction
+    weighs = correction.weighting != "none" or bool(_rules(correction))
+    return recipe.rl.objective.name in _CORRECTS_ITSELF or correction.mode == "bypass" or weighs
+
+
 def _modes_that_fit(recipe: Recipe) -> list[str]:
     """The modes that no check below refuses with the recipe's other keys, so that a message can name them."""
     correction, name = recipe.rl.correction, recipe.rl.objective.name

@@ -62,6 +62,7 @@ _DELAYED = ("precision.fp8.recipe", _one_of("delayed"), "set precision.fp8.recip
 _SERVED = ("rollout.engine", lambda engine: engine != "embedded", "set rollout.engine=vllm")
 _DISK = ("sync.transport", _one_of("disk"), "set sync.transport=disk")
 _BROADCAST = ("sync.transport", _one_of("broadcast"), "set sync.transport=broadcast")
+_ASYNC = ("rl.asynchrony.mode", _one_of("fully_async"), "set rl.asynchrony.mode=fully_async")
 _RAISED = ("rl.entropy.alarm_action", _one_of("raise_clip"), "set rl.entropy.alarm_action=raise_clip")
 
 READ_WITH = (
@@ -69,6 +70,7 @@ READ_WITH = (
     ReadWith("sync.timeout_s", *_BROADCAST),
     ReadWith("engine", *_SERVED),
     ReadWith("sync", *_SERVED),
+    *(ReadWith(f"rl.asynchrony.{name}", *_ASYNC) for name in ("max_staleness", "spanning", "kv_cache")),
     *(ReadWith(f"model.{name}", *_ROPE) for name in _ROPE_KEYS),
     *(ReadWith(name, *_EXPERTS) for name in _EXPERT_KEYS),
     ReadWith("precision.fp32_head", *_16_BIT),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Optional
 
+from megarl.config.asynchrony import AsynchronyConfig
 from megarl.config.fields import key
 from megarl.config.names import KNOWN_ADVANTAGES
 from megarl.config.objective import (
@@ -91,6 +92,7 @@ class RLConfig:
     correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     overlong: OverlongConfig = field(default_factory=OverlongConfig)
     dynamic_sampling: DynamicSamplingConfig = field(default_factory=DynamicSamplingConfig)
+    asynchrony: AsynchronyConfig = field(default_factory=AsynchronyConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     @property

@@ -1,5 +1,6 @@
 """Checks of keys against each other, and against the files they name."""
 
+from megarl.config.check_asynchrony import ASYNCHRONY_CHECKS
 from megarl.config.check_correction import CORRECTION_CHECKS
 from megarl.config.check_data import DATA_CHECKS
 from megarl.config.check_engine import ENGINE_CHECKS
@@ -19,7 +20,7 @@ def validate(recipe: Recipe) -> None:
     Raises:
         RecipeError: for the first contradiction found, naming the key to change.
     """
-    generation = ENGINE_CHECKS
+    generation = (*ENGINE_CHECKS, *ASYNCHRONY_CHECKS)
     run_and_data = (*UNREAD_CHECKS, *MODEL_CHECKS, *MOE_CHECKS, *PRECISION_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS)
     policy_loss = (*OBJECTIVE_CHECKS, *CORRECTION_CHECKS, *ENTROPY_CHECKS)
     for check in (*run_and_data, *generation, *policy_loss):

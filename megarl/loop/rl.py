@@ -12,6 +12,7 @@ from megarl.loop.rollouts import Rollouts, collect_rollouts
 from megarl.loop.routing import with_routing
 from megarl.loop.run import Run, timed
 from megarl.loop.selection import with_selection
+from megarl.loop.staleness import staleness_metrics
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
 from megarl.megatron.micro_batches import micro_batch_size
 from megarl.megatron.schedule import Update
@@ -33,6 +34,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         with timed(seconds, "log_probs"):
             batch, agreement = _scored(run, rollouts)
         drift = _drift(batch) | agreement
+        staleness = _staleness(run, rollouts)
         batch, correction = with_advantages(run, batch, rollouts)
         with timed(seconds, "update"):
             critic_metrics = update_critic(run, batch)
@@ -40,9 +42,10 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         state.problems_drawn += rollouts.problems_drawn
         state.weight_version += 1
         with timed(seconds, "sync"):
-            _sync(run)
+            _sync(run, seconds)
     metrics = {
         **rollout_metrics(rollouts),
+        **staleness,
         "response/untrained_share": 1 - batch.mask_BT.any(dim=1).float().mean().item(),
         **update_metrics(updates),
         **critic_metrics,
@@ -52,7 +55,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         **{f"drift/{name}": value for name, value in drift.items()},
         **run.engine_metrics(),
         **{f"seconds/{name}": value for name, value in seconds.items()},
-        "tokens_per_s/rollout": rollouts.tokens_generated / seconds["rollout"],
+        **({"tokens_per_s/rollout": rollouts.tokens_generated / seconds["rollout"]} if "rollout" in seconds else {}),
         **{f"tokens_per_s/{phase}": drift["tokens"] / seconds[phase] for phase in ("log_probs", "update")},
     }
     measured = metrics.get("kl/reference_full", metrics.get("kl/reference_k3"))
@@ -91,6 +94,15 @@ def _drift(batch: TrainBatch) -> dict[str, float]:
     return drift_metrics(batch.old_log_probs_BT, batch.rollout_log_probs_BT, batch.mask_BT)
 
 
+def _staleness(run: Run, rollouts: Rollouts) -> dict[str, float]:
+    """Ages of the step's tokens, where they may have any."""
+    if run.ahead is None:
+        return {}
+    bound = run.recipe.rl.asynchrony.lookahead
+    ages = staleness_metrics(rollouts.completions, run.state.weight_version, bound)
+    return {**ages, "staleness/dropped": float(run.ahead.take_dropped())}
+
+
 def _update(run: Run, batch: TrainBatch) -> list[Update]:
     """The step's optimizer steps, on a part of the batch each; none while the critic alone warms up. Collective."""
     config = run.recipe.rl
@@ -112,13 +124,16 @@ def _update(run: Run, batch: TrainBatch) -> list[Update]:
     return updates
 
 
-def _sync(run: Run) -> None:
-    """Gives the engine the weights. Collective.
+def _sync(run: Run, seconds: dict[str, float]) -> None:
+    """Gives the engine the weights, once it has ended what may not span the update. Collective.
 
     Raises:
         EngineError: the engine is gone for good; the state after this step was saved.
     """
     try:
+        if run.ahead is not None:
+            with timed(seconds, "generation_wait"):
+                run.ahead.settle()
         run.sync.push(run.state.weight_version)
     except EngineError:
         run.state.step += 1

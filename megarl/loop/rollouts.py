@@ -104,9 +104,13 @@ def _draw(run: Run, seconds: dict[str, float], after: int) -> Rollouts:
     config, state = run.recipe.rl, run.state
     first = state.problems_drawn + after
     problems = [run.source.training(first + index) for index in range(config.prompts_per_step)]
-    with timed(seconds, "rollout"):
-        requests = run.requests(problems, config.samples_per_prompt, stream=f"rl/{state.step}")
-        completions = run.generate(requests, run.sampling(with_routing=config.routing_replay != "none"))
+    if run.ahead is not None:
+        with timed(seconds, "generation_wait"):
+            completions = run.ahead.take(first)
+    else:
+        with timed(seconds, "rollout"):
+            requests = run.requests(problems, config.samples_per_prompt, stream=f"rl/{state.step}")
+            completions = run.generate(requests, run.sampling(with_routing=config.routing_replay != "none"))
     of_response = [problem for problem in problems for _ in range(config.samples_per_prompt)]
     texts = [run.response_text(completion) for completion in completions]
     with timed(seconds, "reward"):

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerFast
 
+from megarl.checkpoint.responses import save_responses
 from megarl.checkpoint.state import RunState
 from megarl.checkpoint.store import CheckpointStore
 from megarl.checkpoint.tensors import save_tensors
@@ -43,6 +44,9 @@ from megarl.rollout.fleet import Fleet
 from megarl.rollout.types import Completion, Request, SamplingParams
 from megarl.sync.push import LocalSync, ServedSync, build_sync
 
+if TYPE_CHECKING:
+    from megarl.loop.ahead import Ahead
+
 
 @dataclass
 class Run:
@@ -62,6 +66,7 @@ class Run:
     stop: StopFlag
     reference: FrozenModel | None = None
     critic: Critic | None = None
+    ahead: "Ahead | None" = None
     state: RunState = field(default_factory=RunState)
     saved: dict[str, Any] | None = None
     warned_of_entropy: bool = False
@@ -148,6 +153,8 @@ class Run:
 
     def close(self) -> None:
         """Ends the servers that the run started, and removes what went between them and the trainer."""
+        if self.ahead is not None:
+            self.ahead.close()
         self.sync.close()
         if isinstance(self.engine, Fleet):
             self.engine.close()
@@ -174,6 +181,8 @@ class Run:
         state = self.state.as_dict()
         if self.saved == state:
             return
+        if self.ahead is not None:
+            self.ahead.note_awaited()
         if self.layout.is_main:
             self.store.begin()
         # a finished run has no further use for moments
@@ -182,6 +191,7 @@ class Run:
             is_policy = trainee is self.policy
             save_tensors(trainee, self.store.staging, with_optimizer=stepped[name], name=name, with_rng=is_policy)
         if self.layout.is_main:
+            save_responses(self.store.staging, self.state.awaited)
             about = {"recipe_hash": recipe_hash(self.recipe), "optimizers": stepped, **facts()}
             self.store.commit(self.state, about)
         # no rank may end, which could end the others, before the checkpoint counts

@@ -6,6 +6,7 @@ from typing import Any
 import torch.distributed as dist
 
 from megarl.checkpoint.hf import export_hf
+from megarl.checkpoint.responses import load_responses
 from megarl.checkpoint.state import Phase, RunState
 from megarl.checkpoint.tensors import load_tensors
 from megarl.config.errors import RunFolderError
@@ -36,6 +37,8 @@ def start(run: Run) -> None:
     else:
         path, manifest = found
         run.state = RunState(**manifest["state"])
+        if run.layout.is_main:
+            run.state.awaited = load_responses(path)
         begin_phase(run)
         for name, trainee in run.trainees.items():
             load_tensors(

@@ -8,6 +8,7 @@ from megarl.checkpoint.hf import export_hf
 from megarl.config.advice import warnings_of
 from megarl.config.errors import UserError
 from megarl.config.schema import Recipe
+from megarl.loop.ahead import Ahead
 from megarl.loop.alarm import BASELINE_STEPS, IDLE_STEPS, entropy_has_collapsed, raise_clip, why_idle
 from megarl.loop.evaluation import evaluate
 from megarl.loop.folder import claim_folder
@@ -101,6 +102,8 @@ def _reinforce(run: Run) -> None:
     begin_reference(run)
     run.sync.push(state.weight_version)
     _evaluate_once(run, "before")
+    if config.asynchrony.mode != "sync":
+        run.ahead = Ahead(run)
     run.journal.begin("rl", config.steps, state.step)
     idle = 0
     while state.step < config.steps:
@@ -118,6 +121,9 @@ def _reinforce(run: Run) -> None:
         every = run.recipe.checkpoint.every
         if every and state.step % every == 0 and state.step < config.steps:
             run.save()
+    if run.ahead is not None:
+        run.ahead.finish()
+        run.ahead = None
     _evaluate_once(run, "after")
     export_hf(run.policy, run.folder / FINAL_MODEL, run.tokenizer)
     state.phase, state.step = "done", 0

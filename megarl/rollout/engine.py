@@ -88,6 +88,18 @@ class EngineError(RuntimeError):
     """An engine that cannot go on."""
 
 
+class ResponseAborted(EngineError):  # noqa: N818 - an error only where nobody asked for it
+    """The engine was told to drop what it was working on.
+
+    Attributes:
+        partial: the response as far as it came; its finish reason is 'abort'.
+    """
+
+    def __init__(self, partial: Completion) -> None:
+        super().__init__(f"the engine dropped a response to {partial.request.problem_id} that it was working on")
+        self.partial = partial
+
+
 class EngineLost(EngineError):  # noqa: N818 - it is no error yet: the run revives the engine
     """Every replica died or hangs; the run can go on once `revive` and an update have succeeded.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TypeVar
 
-from megarl.rollout.engine import EngineError, EngineLost
+from megarl.rollout.engine import EngineError, EngineLost, ResponseAborted
 from megarl.rollout.replica import Replica, ServerUnreachableError
 from megarl.rollout.types import Completion, Request, SamplingParams
 
@@ -47,6 +47,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._lost: set[int] = set()
         self._counts = dict.fromkeys(COUNTS, 0)
+        self._starts = [1] * len(self._replicas)
         for replica in self._replicas:
             replica.start()
         # not known to be up; `revive` waits for them
@@ -62,18 +63,18 @@ class Fleet:
         """
         done: dict[int, Completion] = {}
         stop_watching = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(stop_watching,), daemon=True)
+        watcher = threading.Thread(target=self.watch, args=(stop_watching,), daemon=True)
         watcher.start()
         try:
             while len(done) < len(requests):
-                live = self._live()
+                live = self.live()
                 if not live:
                     raise EngineLost("no engine is left", done)
                 waiting = [number for number in range(len(requests)) if number not in done]
                 done |= self._round(requests, waiting, live, sampling)
                 lost = len(requests) - len(done)
                 if lost:
-                    self._counts["engine/lost_responses"] += lost
+                    self.count_lost(lost)
                     self._note(f"{lost} responses were lost with their engine and are generated again")
         finally:
             stop_watching.set()
@@ -82,14 +83,20 @@ class Fleet:
 
     def generate_on_each(self, requests: Sequence[Request], sampling: SamplingParams) -> list[list[Completion]]:
         """See `ServedEngine`."""
-        answers = [self._round(requests, range(len(requests)), [server], sampling) for server in self._live()]
+        answers = [self._round(requests, range(len(requests)), [server], sampling) for server in self.live()]
         if self._lost:
             raise EngineLost("an engine is lost")
         return [[done[number] for number in range(len(requests))] for done in answers]
 
+    def count_lost(self, responses: int) -> None:
+        """Notes that so many were lost with their server. Threads may call it."""
+        with self._lock:
+            self._counts["engine/lost_responses"] += responses
+
     def counts(self) -> dict[str, int]:
         """`COUNTS` since it was last asked."""
-        counts, self._counts = self._counts, dict.fromkeys(COUNTS, 0)
+        with self._lock:
+            counts, self._counts = self._counts, dict.fromkeys(COUNTS, 0)
         return counts
 
     @property
@@ -100,6 +107,11 @@ class Fleet:
     def workers(self) -> int:
         """See `ServedEngine`: of all servers."""
         return sum(self._on_all(lambda replica: replica.workers()))
+
+    @property
+    def slots(self) -> int:
+        """Requests that all servers work on at once."""
+        return self._max_concurrent * len(self._replicas)
 
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `ServedEngine`."""
@@ -150,13 +162,15 @@ class Fleet:
                 f"{self._replicas[server].url} is lost, and engine.restarts are used up; its log may say why"
             )
         self._restarts_left -= 1
+        # first: a request in the background must not go to a server that has no weights yet
+        self.version = -1
         self._counts["engine/restarts"] += 1
         self._note(f"{self._replicas[server].url} is lost and is started again")
         self._replicas[server].end()
         self._replicas[server].start()
+        self._starts[server] += 1
         self._lost.discard(server)
         self._starting.add(server)
-        self.version = -1
 
     def _round(
         self, requests: Sequence[Request], waiting: Sequence[int], live: Sequence[int], sampling: SamplingParams
@@ -165,7 +179,7 @@ class Fleet:
         place = _placed([requests[number] for number in waiting], live)
         with ThreadPoolExecutor(self._max_concurrent * len(live), thread_name_prefix="rollout") as pool:
             futures = {
-                number: pool.submit(self._generate_at, server, requests[number], sampling)
+                number: pool.submit(self.generate_at, server, requests[number], sampling)
                 for number, server in zip(waiting, place, strict=True)
             }
             try:
@@ -174,38 +188,61 @@ class Fleet:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _generate_at(self, server: int, request: Request, sampling: SamplingParams) -> Completion | None:
-        replica = self._replicas[server]
+    def generate_at(self, server: int, request: Request, sampling: SamplingParams) -> Completion | None:
+        """One response of one server; None where that server was lost meanwhile. Threads may call it.
+
+        Raises:
+            EngineError: the server refused, or was told to drop it.
+        """
+        replica, starts = self._replicas[server], self._starts[server]
         for _ in range(_TRIES):
-            if server in self._lost:
+            if server in self._lost or self._starts[server] != starts:
                 return None
             try:
                 return replica.generate(request, sampling)
+            except ResponseAborted:
+                raise
             except (ServerUnreachableError, EngineError) as error:
-                if server not in self._lost and not replica.responsive():
-                    self._lose(server, str(error))
-                elif server not in self._lost and isinstance(error, EngineError):
+                if server in self._lost or self._starts[server] != starts:
+                    continue
+                if not replica.responsive():
+                    self._lose(server, str(error), starts)
+                elif isinstance(error, EngineError):
                     # a server that lives and refuses: another try would be refused too
                     raise
-        self._lose(server, f"{_TRIES} tries of one request failed")
+        self._lose(server, f"{_TRIES} tries of one request failed", starts)
         return None
 
-    def _watch(self, stop: threading.Event) -> None:
+    def abort(self) -> None:
+        """Cuts every response under way at the live servers; see `Replica.abort`."""
+        for server in self.live():
+            try:
+                self._replicas[server].abort()
+            except ServerUnreachableError as error:
+                self._lose(server, str(error))
+
+    def watch(self, stop: threading.Event) -> None:
+        """Until `stop` is set: kills a server that has weights and says nothing."""
         while not stop.wait(self._watch_every_s):
-            for server in self._live():
-                if not self._replicas[server].responsive() and not stop.is_set():
+            for server in self.live():
+                # while it loads weights it may have no time to answer
+                if self.version < 0 or self._replicas[server].responsive():
+                    continue
+                if self.version >= 0 and not stop.is_set():
                     self._lose(server, "it does not answer")
 
-    def _lose(self, server: int, why: str) -> None:
+    def _lose(self, server: int, why: str, starts: int | None = None) -> None:
         with self._lock:
-            if server in self._lost:
+            if server in self._lost or starts not in (None, self._starts[server]):
+                # known already, or it has been started again since
                 return
             self._lost.add(server)
         self._note(f"{self._replicas[server].url} is lost: {why}")
         # ends the connections of all its requests, which would wait for a hung server
         self._replicas[server].end()
 
-    def _live(self) -> list[int]:
+    def live(self) -> list[int]:
+        """Numbers of the servers that are not lost."""
         return [server for server in range(len(self._replicas)) if server not in self._lost]
 
     def _on_all(self, call: Callable[[Replica], Result]) -> list[Result]:

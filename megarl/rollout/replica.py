@@ -23,7 +23,11 @@ class Replica(Protocol):
         """Returns once the server answers and is one that the recipe can use."""
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
-        """One response."""
+        """One response.
+
+        Raises:
+            ResponseAborted: `abort` cut it, or an update that lets nothing go on.
+        """
 
     def responsive(self) -> bool:
         """Whether the engine, not only its HTTP front, answers in time."""
@@ -45,6 +49,9 @@ class Replica(Protocol):
 
     def finish_update(self, version: int) -> None:
         """See `ServedEngine`."""
+
+    def abort(self) -> None:
+        """Cuts every response under way: their `generate` raises `ResponseAborted`. Later ones are none of it."""
 
     def end(self) -> None:
         """Ends the server where the run started it, and drops all connections."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 from megarl.rollout.routing import RoutedExperts
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "abort"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Completion:
             'stop'.
         log_probs: log-prob of each token, in nats, under the distribution that it was sampled from; None, NaN or an
             infinity where the engine has none.
-        finish_reason: 'stop', or 'length' where max_new_tokens or the context ended it.
+        finish_reason: 'stop', or 'length' where max_new_tokens or the context ended it. 'abort' where an update or a
+            checkpoint did: such a part of a response is continued or begun anew, and never trained on.
         versions: weight version of each token, as spans that cover the response.
         routing: the experts of the tokens that were read, of prompt and response; None where not asked for. It counts
             in no comparison.

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from megarl.megatron.policy import Policy
-from megarl.rollout.vllm.replica import VllmReplica
+from megarl.rollout.server import Server
 from megarl.sync.bucket import Bucket
 from megarl.sync.transport import Sender
 
@@ -29,6 +29,13 @@ class FaultySender:
         changed = self._change(named)
         where = self._sender.write(slot, bucket, [changed[spec.name] for spec in bucket.specs])
         return {**where, "contents": [entry for entry in where["contents"] if entry[0] not in self._left_out]}
+
+    @property
+    def bytes_written(self) -> int:
+        return self._sender.bytes_written
+
+    def reset(self) -> None:
+        self._sender.reset()
 
     def close(self) -> None:
         self._sender.close()
@@ -63,10 +70,10 @@ class MisnamedPolicy:
             yield name, tensors[self._names.get(name, name)]
 
 
-class ReplicaThatKeepsItsCache(VllmReplica):
+class ServerThatKeepsItsCache(Server):
     """Updates weights without dropping what was cached with the old ones."""
 
-    def _order(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def order(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         if path == "/reset_prefix_cache":
             return None
-        return super()._order("/pause?mode=abort&clear_cache=false" if path.startswith("/pause") else path, body)
+        return super().order("/pause?mode=abort&clear_cache=false" if path.startswith("/pause") else path, body)

@@ -16,7 +16,7 @@ from tests.engines.faulty import (
     Change,
     FaultySender,
     MisnamedPolicy,
-    ReplicaThatKeepsItsCache,
+    ServerThatKeepsItsCache,
     altered,
     swapped,
 )
@@ -97,13 +97,14 @@ def test_a_stale_prefix_cache(sync: ServedSync, policy: Policy, fleet: Fleet) ->
     reload(policy, seed=9)
     sync._proven = False
     (replica,) = fleet._replicas
-    kind = replica.__class__
-    replica.__class__ = ReplicaThatKeepsItsCache
+    server = replica._server
+    kind = server.__class__
+    server.__class__ = ServerThatKeepsItsCache
     try:
         with pytest.raises(WeightsError, match="it answers from a stale prefix cache"):
             sync.push(2)
     finally:
-        replica.__class__ = kind
+        server.__class__ = kind
 
 
 def test_after_every_fault_a_whole_sync_serves_again(sync: ServedSync, policy: Policy, fleet: Fleet) -> None:

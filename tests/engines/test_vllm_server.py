@@ -38,11 +38,11 @@ def replica_of(fleet: Fleet) -> VllmReplica:
 
 
 def token_of(fleet: Fleet) -> str:
-    return replica_of(fleet)._client._http.headers["Authorization"].removeprefix("Bearer ")
+    return replica_of(fleet)._server.http._http.headers["Authorization"].removeprefix("Bearer ")
 
 
 def family_of(fleet: Fleet) -> list[psutil.Process]:
-    process = replica_of(fleet)._process
+    process = replica_of(fleet)._server._process
     assert process is not None
     front = psutil.Process(process._process.pid)
     return [front, *front.children(recursive=True)]
@@ -116,7 +116,7 @@ def test_settings_that_are_not_the_recipes_are_refused(
     monkeypatch.setenv(recipe.engine.token_variable, token_of(fleet))
     engine = replace(recipe.engine, urls=[replica_of(fleet).url], dtype="bf16")
     made = build_fleet(replace(recipe, engine=engine), VOCAB, print)
-    with pytest.raises(Exception, match=r"runs with dtype=.*float32, and the recipe needs torch\.bfloat16"):
+    with pytest.raises(Exception, match=r"runs with dtype=.*float32, and the recipe needs bfloat16"):
         made.revive()
     made.close()
 

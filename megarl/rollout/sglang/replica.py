@@ -25,6 +25,7 @@ class SglangReplica:
         self._server = Server(recipe, folder, url, "SGLang", command)
         # one that was running may be in an update that a trainer which died has left
         self._paused = url is not None
+        self._version = "none"
 
     @property
     def url(self) -> str:
@@ -45,7 +46,9 @@ class SglangReplica:
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
         """See `Replica`."""
-        body = to_json(request, sampling, self._recipe.seed, self._recipe.model.max_position_embeddings)
+        # where old keys and values outlive an update, none of them may serve a request that begins after it
+        salt = self._version if self._recipe.rl.asynchrony.keeps_cache else None
+        body = to_json(request, sampling, self._recipe.seed, self._recipe.model.max_position_embeddings, salt)
         return from_json(request, sampling, self._server.http.post("/generate", body), self._recipe)
 
     def responsive(self) -> bool:
@@ -64,12 +67,12 @@ class SglangReplica:
         return int(self._server.http.get("/server_info")["tp_size"])
 
     def begin_update(self, transport: Mapping[str, Any]) -> None:
-        """See `Replica`. Requests that are being worked on are put back, and go on with the new weights."""
+        """See `Replica`."""
         if self._paused:
             self._release()
         self._update = Update(self._server, self._recipe, self._folder, transport)
         self._paused = True
-        self._server.order("/pause_generation", {"mode": "retract"})
+        self._server.order("/pause_generation", {"mode": self._pause_mode})
         self._server.order("/begin_weight_update", {})
 
     def receive(self, bucket: Mapping[str, Any], digests_of: Sequence[str] | None) -> None:
@@ -86,16 +89,30 @@ class SglangReplica:
 
     def finish_update(self, version: int) -> None:
         """See `Replica`."""
-        self._update.finish(version)
+        self._update.finish(version, flush=not self._recipe.rl.asynchrony.keeps_cache)
         self._server.order("/end_weight_update", {})
+        self._version = str(version)
         self._server.order("/continue_generation", {})
         self._paused = False
+
+    def abort(self) -> None:
+        """See `Replica`."""
+        self._server.http.post("/abort_request", {"abort_all": True}, self._recipe.engine.health_timeout_s)
 
     def end(self) -> None:
         """See `Replica`. A server of somebody else's is not left paused."""
         if self._paused and not self._server.is_own:
             self._release()
         self._server.end()
+
+    @property
+    def _pause_mode(self) -> str:
+        """What becomes of responses under way at an update."""
+        asynchrony = self._recipe.rl.asynchrony
+        if asynchrony.keeps_cache:
+            return "in_place"
+        # put back, and read anew by the new weights
+        return "retract" if asynchrony.goes_on else "abort"
 
     def _release(self) -> None:
         """Ends an update that nobody will finish, and lets the server go on; its version, -1, says what it holds."""

@@ -43,9 +43,9 @@ class Update:
         for counted, answer in zip(self.digests, self._send(bucket, digests_of, "-1", flush=False), strict=True):
             counted.update(answer["digests"])
 
-    def finish(self, version: int) -> None:
-        """Sets the version, drops what was cached with the old weights, and asks what was left out."""
-        answers = self._send(None, None, str(version), flush=True)
+    def finish(self, version: int, *, flush: bool) -> None:
+        """Sets the version, with `flush` drops what was cached with the old weights, and asks what was left out."""
+        answers = self._send(None, None, str(version), flush=flush)
         self.left_out = sorted({name for answer in answers for name in answer["left_out"]})
 
     def _send(

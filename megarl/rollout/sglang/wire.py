@@ -8,15 +8,17 @@ import numpy as np
 import torch
 
 from megarl.config.schema import Recipe
-from megarl.rollout.engine import EngineError
+from megarl.rollout.engine import EngineError, ResponseAborted
 from megarl.rollout.request_key import request_key
 from megarl.rollout.routing import RoutedExperts
 from megarl.rollout.types import Completion, FinishReason, Request, SamplingParams, VersionSpan
 
-_FINISHED: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+_FINISHED: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
-def to_json(request: Request, sampling: SamplingParams, seed: int, context: int) -> dict[str, Any]:
+def to_json(
+    request: Request, sampling: SamplingParams, seed: int, context: int, cache_salt: str | None = None
+) -> dict[str, Any]:
     """The request's body.
 
     Every setting that changes the distribution is in it, so that no default of the server's counts. SGLang's log-probs
@@ -27,10 +29,12 @@ def to_json(request: Request, sampling: SamplingParams, seed: int, context: int)
         sampling: how.
         seed: the recipe's.
         context: tokens that the model can read.
+        cache_salt: requests share keys and values of a prompt only where this is the same; None for no such bound.
     """
     key = request_key(request, seed)
     return {
         "input_ids": list(request.prompt_ids),
+        **({} if cache_salt is None else {"extra_key": cache_salt}),
         "return_logprob": True,
         # of the response's tokens alone
         "logprob_start_len": -1,
@@ -69,27 +73,33 @@ def from_json(request: Request, sampling: SamplingParams, answer: Mapping[str, A
 
     Raises:
         EngineError: the answer lacks what the trainer needs, or the response ended for another reason than its own.
+        ResponseAborted: the engine was told to drop it.
     """
     about = answer["meta_info"]
     ended = about["finish_reason"]
     finish_reason = _FINISHED.get(ended["type"])
     if finish_reason is None or (finish_reason == "stop" and ended["matched"] != sampling.stop_token_id):
         raise EngineError(f"the engine ended a response with finish_reason={ended!r}")
-    token_ids = tuple(answer["output_ids"])
-    entries = about["output_token_logprobs"]
+    # one that was aborted before its first token has none of these
+    token_ids = tuple(answer["output_ids"] or ())
+    entries = about.get("output_token_logprobs") or ()
+    versions = tuple(
+        VersionSpan(int(span["version"]), span["start"], span["end"]) for span in about.get("weight_versions") or ()
+    )
     # each is (log-prob, token, text)
     if [entry[1] for entry in entries] != list(token_ids):
         raise EngineError("the engine's log-probs are of other tokens than its response")
-    return Completion(
+    completion = Completion(
         request=request,
         token_ids=token_ids,
         log_probs=tuple(entry[0] for entry in entries),
         finish_reason=finish_reason,
-        versions=tuple(
-            VersionSpan(int(span["version"]), span["start"], span["end"]) for span in about["weight_versions"]
-        ),
+        versions=tuple(span for span in versions if span.end > span.start),
         routing=_routing(about.get("routed_experts"), recipe),
     )
+    if finish_reason == "abort":
+        raise ResponseAborted(completion)
+    return completion
 
 
 def _routing(encoded: str | None, recipe: Recipe) -> RoutedExperts | None:

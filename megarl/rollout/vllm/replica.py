@@ -23,6 +23,7 @@ class VllmReplica:
         self._server = Server(recipe, folder, url, "vLLM", command)
         self._opened: dict[str, Any] | None = None
         self._updating = False
+        self._version = "none"
 
     @property
     def url(self) -> str:
@@ -41,7 +42,9 @@ class VllmReplica:
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
         """See `Replica`."""
-        body = to_json(request, sampling, self._recipe.seed, self._recipe.model.max_position_embeddings)
+        # where old keys and values outlive an update, none of them may serve a request that begins after it
+        salt = self._version if self._recipe.rl.asynchrony.keeps_cache else None
+        body = to_json(request, sampling, self._recipe.seed, self._recipe.model.max_position_embeddings, salt)
         return from_json(request, self._server.http.post("/inference/v1/generate", body))
 
     def responsive(self) -> bool:
@@ -62,7 +65,12 @@ class VllmReplica:
 
     def begin_update(self, transport: Mapping[str, Any]) -> None:
         """See `Replica`."""
-        self._server.order("/pause?mode=abort")
+        asynchrony = self._recipe.rl.asynchrony
+        if asynchrony.keeps_cache:
+            self._server.order("/pause?mode=keep&clear_cache=false")
+        else:
+            # what goes on after it is read anew by the new weights
+            self._server.order(f"/pause?mode={'keep' if asynchrony.goes_on else 'abort'}")
         if self._updating or self._opened is None:
             # an update that another trainer, or this one, left in the middle
             self._rpc("megarl_abandon_update")
@@ -93,10 +101,18 @@ class VllmReplica:
     def finish_update(self, version: int) -> None:
         """See `Replica`."""
         self._server.order("/finish_weight_update", {"weight_version": str(version)})
-        # keys and values of the old weights
-        self._server.order("/reset_prefix_cache")
+        if not self._recipe.rl.asynchrony.keeps_cache:
+            # keys and values of the old weights
+            self._server.order("/reset_prefix_cache")
+        self._version = str(version)
         self._server.order("/resume")
         self._updating = False
+
+    def abort(self) -> None:
+        """See `Replica`."""
+        soon = self._recipe.engine.health_timeout_s
+        self._server.http.post("/pause?mode=abort&clear_cache=false", timeout_s=soon)
+        self._server.http.post("/resume", timeout_s=soon)
 
     def end(self) -> None:
         """See `Replica`."""

@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from megarl.rollout.engine import EngineError
+from megarl.rollout.engine import EngineError, ResponseAborted
 from megarl.rollout.request_key import request_key
 from megarl.rollout.routing import RoutedExperts
 from megarl.rollout.types import Completion, FinishReason, Request, SamplingParams, VersionSpan
 
-_FINISHED: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+_FINISHED: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
-def to_json(request: Request, sampling: SamplingParams, seed: int, context: int) -> dict[str, Any]:
+def to_json(
+    request: Request, sampling: SamplingParams, seed: int, context: int, cache_salt: str | None = None
+) -> dict[str, Any]:
     """The request's body.
 
     Every setting that changes the distribution is in it, so that no default of the server's counts.
@@ -26,9 +28,11 @@ def to_json(request: Request, sampling: SamplingParams, seed: int, context: int)
         sampling: how.
         seed: the recipe's.
         context: tokens that the model can read.
+        cache_salt: requests share keys and values of a prompt only where this is the same; None for no such bound.
     """
     key = request_key(request, seed)
     return {
+        **({} if cache_salt is None else {"cache_salt": cache_salt}),
         "request_id": key.hex(),
         "token_ids": list(request.prompt_ids),
         "sampling_params": {
@@ -57,25 +61,31 @@ def from_json(request: Request, answer: Mapping[str, Any]) -> Completion:
 
     Raises:
         EngineError: the answer lacks what the trainer needs.
+        ResponseAborted: the engine was told to drop it.
     """
     choice = answer["choices"][0]
     finish_reason = _FINISHED.get(choice["finish_reason"])
     if finish_reason is None:
         raise EngineError(f"the engine ended a response with finish_reason={choice['finish_reason']!r}")
-    token_ids = tuple(choice["token_ids"])
-    entries = choice["logprobs"]["content"]
+    token_ids = tuple(choice["token_ids"] or ())
+    entries = (choice["logprobs"] or {}).get("content") or []
     if [entry["token_id"] for entry in entries] != list(token_ids):
         raise EngineError("the engine's log-probs are of other tokens than its response")
-    return Completion(
+    # one that was aborted before its first token has none
+    versions = tuple(
+        VersionSpan(int(span["version"]), span["start"], span["end"]) for span in choice["weight_versions"] or ()
+    )
+    completion = Completion(
         request=request,
         token_ids=token_ids,
         log_probs=tuple(entry["logprob"] for entry in entries),
         finish_reason=finish_reason,
-        versions=tuple(
-            VersionSpan(int(span["version"]), span["start"], span["end"]) for span in choice["weight_versions"]
-        ),
+        versions=tuple(span for span in versions if span.end > span.start),
         routing=_routing(choice["routed_experts"]),
     )
+    if finish_reason == "abort":
+        raise ResponseAborted(completion)
+    return completion
 
 
 def _routing(encoded: str | None) -> RoutedExperts | None:

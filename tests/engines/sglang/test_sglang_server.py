@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from megarl.config.schema import Recipe
-from megarl.rollout.engine import EngineError, EngineLost
+from megarl.rollout.engine import EngineError, EngineLost, ResponseAborted
 from megarl.rollout.fleet import Fleet
 from megarl.rollout.sglang.replica import SglangReplica
 from megarl.rollout.sglang.wire import to_json
@@ -71,9 +71,12 @@ def test_a_response_fills_the_context(replica: SglangReplica, recipe: Recipe) ->
     assert len(completion.token_ids) == 6 and completion.finish_reason == "length"
 
 
+@pytest.mark.parametrize("kv_cache", ["recompute", "keep"])
 def test_tokens_of_an_update_in_flight_are_of_the_version_that_they_say(
-    replica: SglangReplica, recipe: Recipe, memory: Sender
+    kv_cache: str, replica: SglangReplica, recipe: Recipe, memory: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(recipe.rl.asynchrony, "mode", "fully_async")
+    monkeypatch.setattr(recipe.rl.asynchrony, "kv_cache", kv_cache)
     reads = {20: weights(recipe.model, 0), 21: weights(recipe.model, 1)}
     update(replica, memory, named_tensors(recipe.model, reads[20]), 20)
     completions = []
@@ -88,9 +91,29 @@ def test_tokens_of_an_update_in_flight_are_of_the_version_that_they_say(
     assert [span.version for span in completion.versions] == [20, 21]
     assert completion.versions[0].end == completion.versions[1].start
     assert completion.versions[1].end == len(completion.token_ids) == 3000
-    for span in completion.versions:
-        own_T = distance(completion, recipe, reads[span.version])[span.start : span.end]
-        assert own_T.max() < TOLERANCE
+    old, new = completion.versions
+    apart_T = distance(completion, recipe, reads[21])[new.start :]
+    assert distance(completion, recipe, reads[20])[: old.end].max() < TOLERANCE
+    # behind keys and values of the old weights, tokens are the new weights' own in part
+    assert (apart_T.max() < TOLERANCE) == (kv_cache == "recompute")
+    # a request that begins now shares nothing with those
+    assert distance(ask(replica, 0), recipe, reads[21]).max() < TOLERANCE
+
+
+def test_what_is_cut_is_there_as_far_as_it_came(replica: SglangReplica, recipe: Recipe, memory: Sender) -> None:
+    read = weights(recipe.model, 0)
+    update(replica, memory, named_tensors(recipe.model, read), 22)
+    timer = threading.Timer(0.3, replica.abort)
+    timer.start()
+    with pytest.raises(ResponseAborted) as cut:
+        ask(replica, 0, tokens=3000, stop=12_345)
+    timer.join()
+    partial = cut.value.partial
+    assert 0 < len(partial.token_ids) < 3000
+    assert [(span.version, span.start, span.end) for span in partial.versions] == [(22, 0, len(partial.token_ids))]
+    assert distance(partial, recipe, read).max() < TOLERANCE
+    # what comes later is none of it
+    assert len(ask(replica, 1, tokens=5, stop=12_345).token_ids) == 5
 
 
 @pytest.mark.parametrize(
@@ -189,7 +212,7 @@ def test_a_killed_server_is_revived_and_loses_no_request(
     notes: list[str] = []
     fleet = Fleet([], max_concurrent=8, restarts=1, watch_every_s=1.0, note=notes.append)
     # its own start would start a second server
-    fleet._replicas = [replica]
+    fleet._replicas, fleet._starts = [replica], [1]
     assert replica._server._process is not None
     first = replica._server._process._process.pid
     requests = [Request(f"problem {number}", 0, (5, 3, number % 11), "rl/4") for number in range(24)]

@@ -13,6 +13,7 @@ from megarl.config.load import load_recipe
 Write = Callable[[str, str], str]
 
 WITH_EXPERTS = ("model.family=qwen3_moe", "model.moe.num_experts=4")
+FULLY_ASYNC = ("rollout.engine=vllm", "rl.asynchrony.mode=fully_async")
 # Override that nothing reads -> the refusal, and overrides that have it read.
 CASES: dict[str, tuple[str, list[str]]] = {
     "model.rope_scaling_factor=32": (
@@ -94,6 +95,21 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "sync.folder=buckets is not read with sync.transport=shared_memory; "
         "set sync.transport=disk, or set sync.folder=null.",
         ["rollout.engine=vllm", "sync.transport=disk"],
+    ),
+    "rl.asynchrony.max_staleness=2": (
+        "rl.asynchrony.max_staleness=2 is not read with rl.asynchrony.mode=sync; "
+        "set rl.asynchrony.mode=fully_async, or set rl.asynchrony.max_staleness=1.",
+        [*FULLY_ASYNC, "rl.asynchrony.spanning=keep"],
+    ),
+    "rl.asynchrony.spanning=keep": (
+        "rl.asynchrony.spanning=keep is not read with rl.asynchrony.mode=sync; "
+        "set rl.asynchrony.mode=fully_async, or set rl.asynchrony.spanning=correct.",
+        [*FULLY_ASYNC],
+    ),
+    "rl.asynchrony.kv_cache=keep": (
+        "rl.asynchrony.kv_cache=keep is not read with rl.asynchrony.mode=sync; "
+        "set rl.asynchrony.mode=fully_async, or set rl.asynchrony.kv_cache=recompute.",
+        [*FULLY_ASYNC, "rl.asynchrony.spanning=keep"],
     ),
     "rl.routing_replay=experts": (
         "rl.routing_replay=experts is not read with model.moe.num_experts=0; "

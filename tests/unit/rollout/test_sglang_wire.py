@@ -32,6 +32,7 @@ BODIES = {
     "/update_weights_from_tensor": "UpdateWeightsFromTensorReqInput",
     "/end_weight_update": "EndWeightUpdateReqInput",
     "/continue_generation": "ContinueGenerationReqInput",
+    "/abort_request": "AbortReq",
 }
 
 
