@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 import psutil
 
@@ -36,6 +36,15 @@ TINY = (
     "checkpoint.every=4",
 )
 """Overrides under which a run takes seconds once its imports are over."""
+
+
+class Running(Protocol):
+    """A run in the background: its exit code once it has one, and what it prints."""
+
+    def poll(self) -> int | None: ...
+
+    @property
+    def stdout(self) -> IO[str] | None: ...
 
 
 def command(*overrides: str) -> list[str]:
@@ -98,13 +107,12 @@ def undocumented(keys: Iterable[str]) -> list[str]:
     return sorted(key for key in keys if key not in named and key.removeprefix("drift/") not in named)
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str], timeout_s: float = 180) -> None:
+def wait_until(condition: Callable[[], bool], run: Running, timeout_s: float = 180) -> None:
     """Waits for the condition; fails with the run's output where it ends or takes too long before."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert process.poll() is None, (
-            f"the run ended with {process.returncode}: {process.stdout and process.stdout.read()}"
-        )
+        status = run.poll()
+        assert status is None, f"the run ended with {status}: {run.stdout and run.stdout.read()}"
         assert time.monotonic() < deadline, "the run did not come so far in time"
         time.sleep(0.02)
 

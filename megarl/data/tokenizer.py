@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from megarl.config.errors import DataError
 from megarl.config.model import TokenizerConfig
@@ -158,6 +158,9 @@ def _characters(cfg: TokenizerConfig) -> PreTrainedTokenizerFast:
 def _from_folder(path: str | None) -> PreTrainedTokenizerFast:
     if path is None or not Path(path).is_dir():
         raise refusal("tokenizer.path", path, "is not a folder", "give the folder of a Hugging Face tokenizer")
+    # imported here: it loads seconds of models' code, which a tokenizer of characters has no use for
+    from transformers import AutoTokenizer
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     # what is raised depends on the broken file, and tokenizers raises a bare Exception

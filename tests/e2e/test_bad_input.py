@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from megarl.cli import main
+from tests import forked_runs
 from tests.runs import RECIPE, REPOSITORY, TINY, command, environment, train
 
 
@@ -110,7 +111,7 @@ def refused(argv: list[str], words: list[str], capsys: pytest.CaptureFixture[str
 def test_folder_of_another_recipe(tmp_path: Path) -> None:
     """The difference is named, and the run that is there stays as it is."""
     folder = tmp_path / "run"
-    assert train(f"output_dir={folder}", "rl.steps=1").returncode == 0
+    assert forked_runs.train(f"output_dir={folder}", "rl.steps=1").returncode == 0
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     finished = train(f"output_dir={folder}", "rl.steps=2")
     assert finished.returncode == 2

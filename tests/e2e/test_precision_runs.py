@@ -1,16 +1,13 @@
-"""The demo's task in emulated FP8, as a user starts it."""
+"""The demo's task in emulated FP8."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
 from megarl.observe.metrics import reproducible
-from tests.runs import RECIPE, REPOSITORY, environment, metrics, reached, started, train, wait_until
+from tests.forked_runs import finished, started, train
+from tests.runs import RECIPE, metrics, reached, wait_until
 
 pytestmark = pytest.mark.presets
 
@@ -19,15 +16,8 @@ def test_blockwise_fp8_learns(tmp_path: Path) -> None:
     """15 steps; the last three's reward is .2 above the first's, and there is the drift of 3 bits."""
     settings = ["model.init_from=tests/data/base", "sft.steps=0", "rl.steps=15", "evaluate.samples_per_prompt=0"]
     fp8 = ["precision.fp8.recipe=blockwise", "precision.fp8.emulation=true"]
-    finished = subprocess.run(
-        [sys.executable, "-m", "megarl", "train", RECIPE, *settings, *fp8, f"output_dir={tmp_path / 'run'}"],
-        cwd=REPOSITORY,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert finished.returncode == 0, finished.stderr
+    run = finished([RECIPE, *settings, *fp8, f"output_dir={tmp_path / 'run'}"], timeout_s=400)
+    assert run.returncode == 0, run.stderr
     lines = metrics(tmp_path / "run")
     rewards = [line["reward/mean"] for line in lines]
     assert len(rewards) == 15
@@ -46,12 +36,11 @@ def test_delayed_scaling_resumes_bit_for_bit(tmp_path: Path) -> None:
         "rl.steps=8",
         "checkpoint.every=2",
     ]
-    finished = train(f"output_dir={whole}", *settings)
-    assert finished.returncode == 0, finished.stderr
-    with started(f"output_dir={broken}", *settings) as process:
-        wait_until(lambda: reached(broken, "rl", 3), process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+    unbroken = train(f"output_dir={whole}", *settings)
+    assert unbroken.returncode == 0, unbroken.stderr
+    with started(f"output_dir={broken}", *settings) as run:
+        wait_until(lambda: reached(broken, "rl", 3), run)
+        run.kill()
     resumed = train(f"output_dir={broken}", *settings)
     assert resumed.returncode == 0, resumed.stderr
     assert f"resumed from {broken}/checkpoints/1-rl-" in resumed.stdout

@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from megarl.config.load import load_recipe
-from tests.runs import RECIPE, REPOSITORY, TINY, environment, metrics
+from tests.forked_runs import finished
+from tests.runs import RECIPE, REPOSITORY, TINY, metrics
 
 pytestmark = pytest.mark.presets
 
@@ -39,18 +39,11 @@ def on_the_demo(name: str, folder: Path) -> str:
     return str(path)
 
 
-def run(recipe: str, folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
+def run(recipe: str, folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     """A tiny run of the recipe: four prompts of four responses as long as the demo's, so that some are right."""
     sizes = [setting for setting in TINY if not setting.startswith(("sft.", "rl.micro_batch_size", "rollout."))]
     short = ["sft.steps=0", f"rl.steps={STEPS}", ONE_BY_ONE, "evaluate.samples_per_prompt=0"]
-    return subprocess.run(
-        [sys.executable, "-m", "megarl", "train", recipe, *sizes, *short, f"output_dir={folder / 'run'}", *overrides],
-        cwd=REPOSITORY,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return finished([recipe, *sizes, *short, f"output_dir={folder / 'run'}", *overrides])
 
 
 def test_presets_are_found() -> None:
@@ -94,8 +87,8 @@ def test_preset_inherits_no_algorithm(name: str, tmp_path: Path) -> None:
 def test_preset_trains(name: str, tmp_path: Path) -> None:
     """Two steps, to a saved model, with its own objective and advantage."""
     preset = load_recipe(REPOSITORY / f"recipes/presets/{name}.yaml", [ONE_BY_ONE]).recipe.rl
-    finished = run(on_the_demo(name, tmp_path), tmp_path)
-    assert finished.returncode == 0, finished.stderr
+    trained = run(on_the_demo(name, tmp_path), tmp_path)
+    assert trained.returncode == 0, trained.stderr
     assert [(line["phase"], line["step"]) for line in metrics(tmp_path / "run")] == [("rl", 1), ("rl", 2)]
     assert all(line["policy/grad_norm"] > 0 for line in metrics(tmp_path / "run")), "it trained on nothing"
     assert (tmp_path / "run/model/model.safetensors").exists()
@@ -106,8 +99,8 @@ def test_preset_trains(name: str, tmp_path: Path) -> None:
 
 def test_dynamic_sampling_fills_the_batch(tmp_path: Path) -> None:
     """It draws more problems than it keeps, and no kept group is uniform."""
-    finished = run(on_the_demo("dapo", tmp_path), tmp_path, "rl.dynamic_sampling.max_batches=50")
-    assert finished.returncode == 0, finished.stderr
+    trained = run(on_the_demo("dapo", tmp_path), tmp_path, "rl.dynamic_sampling.max_batches=50")
+    assert trained.returncode == 0, trained.stderr
     lines = metrics(tmp_path / "run")
     assert all(line["rollout/problems_drawn"] >= 4 and line["rollout/problems_drawn"] % 4 == 0 for line in lines)
     assert any(line["rollout/problems_drawn"] > 4 for line in lines)
@@ -118,11 +111,9 @@ def test_dynamic_sampling_fills_the_batch(tmp_path: Path) -> None:
 
 def test_dynamic_sampling_that_runs_dry_says_so(tmp_path: Path) -> None:
     """One token is never enough for an answer: every response is worth 0."""
-    finished = run(
-        on_the_demo("dapo", tmp_path), tmp_path, "rollout.max_new_tokens=1", "rl.dynamic_sampling.max_batches=3"
-    )
-    assert finished.returncode == 2
-    assert finished.stderr == (
+    dry = run(on_the_demo("dapo", tmp_path), tmp_path, "rollout.max_new_tokens=1", "rl.dynamic_sampling.max_batches=3")
+    assert dry.returncode == 2
+    assert dry.stderr == (
         "megarl: error: rl.dynamic_sampling.max_batches=3 batches gave 0 of the 4 prompts whose responses differ in "
         "reward; take problems that the policy solves sometimes, in a new output_dir; this run's state was saved.\n"
     )

@@ -1,13 +1,12 @@
 """Every recipe of recipes/ loads, and runs to its end when it is cut down to two steps a phase."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from megarl.config.load import load_recipe
-from tests.runs import REPOSITORY, environment, metrics
+from tests.forked_runs import finished
+from tests.runs import REPOSITORY, metrics
 
 pytestmark = pytest.mark.parallel
 
@@ -49,15 +48,8 @@ def test_recipe_runs(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(REPOSITORY)
     if load_recipe(recipe).recipe.data.source == "reasoning_gym":
         pytest.importorskip("reasoning_gym")
-    finished = subprocess.run(
-        [sys.executable, "-m", "megarl", "train", recipe, *SHORT, f"output_dir={tmp_path / 'run'}"],
-        cwd=REPOSITORY,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert finished.returncode == 0, finished.stderr
+    run = finished([recipe, *SHORT, f"output_dir={tmp_path / 'run'}"])
+    assert run.returncode == 0, run.stderr
     assert [(line["phase"], line["step"]) for line in metrics(tmp_path / "run")] == [
         ("sft", 1),
         ("sft", 2),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from megarl.observe.metrics import reproducible
+from tests import forked_runs
 from tests.runs import REPOSITORY, command, environment, metrics, train
 
 pytestmark = pytest.mark.parallel
@@ -86,7 +87,7 @@ def test_the_selection_knows_no_ranks(tmp_path: Path, objective: str) -> None:
     for world_size, micro_batch in ((1, 32), (2, 4)):
         folder = tmp_path / str(world_size)
         layout = [f"parallel.world_size={world_size}", f"rl.micro_batch_size={micro_batch}"]
-        finished = train(f"output_dir={folder}", *settings, *layout)
+        finished = forked_runs.train(f"output_dir={folder}", *settings, *layout)
         assert finished.returncode == 0, finished.stderr
         lines.append(next(line for line in metrics(folder) if line["phase"] == "rl"))
     names = (

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from megarl.checkpoint.store import CheckpointStore
+from tests import forked_runs
 from tests.runs import metrics, reached, started, train, wait_until
 
 pytestmark = pytest.mark.parallel
@@ -95,7 +96,7 @@ def test_a_second_signal_changes_nothing(tmp_path: Path) -> None:
 def test_damaged_checkpoints_are_not_started_over(tmp_path: Path) -> None:
     """Where none is whole the run is refused, and its logs stay."""
     folder = tmp_path / "run"
-    assert train(f"output_dir={folder}", "rl.steps=3").returncode == 0
+    assert forked_runs.train(f"output_dir={folder}", "rl.steps=3").returncode == 0
     before = (folder / "metrics.jsonl").read_bytes()
     for file in (folder / "checkpoints").glob("*/rng-00000.safetensors"):
         file.write_bytes(file.read_bytes() + b"x")

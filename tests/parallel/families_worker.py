@@ -1,5 +1,6 @@
 """What one rank sees of each family's weights, log-probs and updates, and of the memory that moving weights takes."""
 
+import ctypes
 import gc
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -29,6 +30,7 @@ from tests.unit.megatron.tiny import ALPHABET, VOCAB, random_batch, rl_batch, ti
 from megatron.core import parallel_state
 
 ROWS = 4
+M_MMAP_THRESHOLD = -3  # malloc.h
 OPTIMIZER = OptimizerConfig(lr=1e-2, weight_decay=0.1, clip_grad=0.5, eps=1e-3)
 TOKENIZER = TokenizerConfig(alphabet=ALPHABET, words=[])
 
@@ -78,6 +80,8 @@ def _checkpoint(policy: Policy, run: Path) -> None:
 
 def memory(rank: int, world_size: int, args: dict[str, Any], result_dir: Path) -> dict[str, dict[str, int]]:
     """Layout to the bytes that reading and writing a model takes at most, beyond the model itself."""
+    # the C library gives freed memory back at once, so that what is resident is what is held
+    assert ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 65536) == 1
     results = {}
     for name, sizes in args["layouts"].items():
         parallel = ParallelConfig(world_size=world_size, timeout_s=60, **sizes)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from megarl.config.load import load_recipe
+from tests.forked_runs import train
 from tests.parallel.world import run_world
-from tests.runs import RECIPE, train, undocumented
+from tests.runs import RECIPE, undocumented
 
 pytestmark = pytest.mark.parallel
 
@@ -243,7 +244,7 @@ def test_rejected_responses_keep_their_kl_and_entropy(layout: str, found: Found)
 
 def test_a_run_that_has_nothing_to_learn_from_says_so_and_ends(tmp_path: Path) -> None:
     off = ("sft.steps=0", "evaluate.samples_per_prompt=0", "checkpoint.every=0")
-    finished = train(f"output_dir={tmp_path / 'run'}", *off, *FILTERED, "rl.steps=10", timeout_s=120)
+    finished = train(f"output_dir={tmp_path / 'run'}", *off, *FILTERED, "rl.steps=10")
     assert finished.returncode == 0, finished.stderr
     assert (
         "for 10 steps there was nothing to learn from; in the last of them no response had a token left"

@@ -1,6 +1,6 @@
 """Each family from Hugging Face to Megatron-core and back, under two layouts and in little memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +82,16 @@ def trips(folder: Path, layouts: dict[str, dict[str, int]]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ranks(folder: Path, big: Path) -> Iterator[list[dict[str, Any]]]:
+def ranks(folder: Path, big: Path) -> list[dict[str, Any]]:
     """What each of two ranks saw."""
     memory = {"layouts": LAYOUTS, "model": BIG, "source": str(big), "shard_bytes": BIG_SHARD}
-    with pytest.MonkeyPatch.context() as patch:
-        # the C library gives freed memory back at once, so that what is resident is what is held (mallopt(3))
-        patch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
-        yield run_world(
-            "tests.parallel.families_worker:everything",
-            2,
-            {"memory": memory, "trips": trips(folder, LAYOUTS)},
-            timeout_s=240,
-            result_dir=folder / "two",
-        )
+    return run_world(
+        "tests.parallel.families_worker:everything",
+        2,
+        {"memory": memory, "trips": trips(folder, LAYOUTS)},
+        timeout_s=240,
+        result_dir=folder / "two",
+    )
 
 
 @pytest.fixture(scope="module")

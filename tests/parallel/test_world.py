@@ -44,9 +44,9 @@ def test_death_without_a_traceback_is_reported_first() -> None:
 def test_time_out_shows_stacks_and_leaves_no_process(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(WorldError) as caught:
-        run_world("tests.parallel.world_worker:hangs", 2, timeout_s=12, result_dir=tmp_path)
-    assert time.monotonic() - started < 25
-    assert "took more than 12 s" in str(caught.value)
+        run_world("tests.parallel.world_worker:hangs", 2, timeout_s=5, result_dir=tmp_path)
+    assert time.monotonic() - started < 18
+    assert "took more than 5 s" in str(caught.value)
     assert "in wait_for_ever" in str(caught.value)
     assert "about to wait" in str(caught.value)
     children = [int(path.read_text()) for path in tmp_path.glob("*.pid")]

@@ -2,27 +2,28 @@
 
     results = run_world("tests.parallel.sums_worker:total", nprocs=2, args={"numbers": [1, 2]})
 
-The function is called as `total(rank, world_size, args, result_dir)` with torch.distributed initialised. A process
-takes seconds to start, so let one function go over many cases and return a dict.
+The function is called as `total(rank, world_size, args, result_dir)` with torch.distributed initialised. A world takes
+a second to join, so let one function go over many cases and return a dict.
 """
 
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported, but not by __all__
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.forked import fork, kill, world_environment
+from tests.parallel.world_rank import main
+
 # A rank whose peer failed sees its connections close at once; this is to write its own traceback.
 GRACE_S = 3.0
 # Time for the stuck ranks to print where they hang.
@@ -39,18 +40,12 @@ class _Rank:
     """One process of the world."""
 
     index: int
-    process: subprocess.Popen[bytes]
+    process: ForkServerProcess
     folder: Path
 
     def has_exited(self) -> bool:
-        """Whether it ended; it stays a zombie until `kill`, so that its process group cannot become another's."""
-        return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-
-    def kill(self) -> None:
-        """Ends it and whatever it started in its session, and takes its exit status."""
-        if self.process.returncode is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        """Whether it ended."""
+        return self.process.exitcode is not None
 
     @property
     def log(self) -> Path:
@@ -119,41 +114,21 @@ def _started(
     ranks: list[_Rank] = []
     try:
         for index in range(nprocs):
-            command = [sys.executable, "-m", "tests.parallel.world_rank", target, str(folder), str(shared)]
-            with (folder / f"rank{index}.log").open("wb") as log:
-                process = subprocess.Popen(
-                    [*command, str(timeout_s), backend],
-                    cwd=REPOSITORY,
-                    env=_environment(index, nprocs, port),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            process = fork(
+                main,
+                target,
+                folder,
+                shared,
+                timeout_s,
+                backend,
+                environment=os.environ | world_environment(index, nprocs, port),
+                stdout=folder / f"rank{index}.log",
+            )
             ranks.append(_Rank(index, process, folder))
         yield ranks
     finally:
         for rank in ranks:
-            rank.kill()
-
-
-def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """What torchrun would set, with the parent's store in the place of its agent's."""
-    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-    }
+            kill(rank.process)
 
 
 def _failed(rank: _Rank) -> bool:
@@ -169,7 +144,7 @@ def _print_stacks(ranks: list[_Rank]) -> None:
     """Makes the ranks that still run write their stacks into their logs."""
     for rank in ranks:
         if not rank.has_exited():
-            os.kill(rank.process.pid, signal.SIGUSR1)
+            os.kill(rank.process.ident, signal.SIGUSR1)
     time.sleep(STACKS_S)
 
 
@@ -177,15 +152,15 @@ def _report(headline: str, ranks: list[_Rank]) -> str:
     """The headline, the failures in the order they came, the end of every log."""
     exited = [rank for rank in ranks if rank.has_exited()]
     for rank in ranks:
-        rank.kill()
+        kill(rank.process)
     # A rank that died without a word came first: what its peers raised is that they lost it.
     silent = [rank for rank in exited if not rank.error.exists() and not rank.result.exists()]
-    lines = [headline, *(f"--- rank {rank.index} died, exit status {rank.process.returncode}" for rank in silent)]
+    lines = [headline, *(f"--- rank {rank.index} died, exit status {rank.process.exitcode}" for rank in silent)]
     raised = [(rank.error.read_text().split("\n", 1), rank.index) for rank in ranks if rank.error.exists()]
     raised.sort(key=lambda failure: int(failure[0][0]))
     lines += [f"--- rank {index} raised\n{trace}" for (_, trace), index in raised]
     for rank in ranks:
-        state = f"exit status {rank.process.returncode}" if rank in exited else "still running"
+        state = f"exit status {rank.process.exitcode}" if rank in exited else "still running"
         tail = rank.log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
         lines.append(f"--- rank {rank.index}, {state}, output\n{tail}")
     return "\n".join(lines)

@@ -1,5 +1,8 @@
 """What torch answers once the CPU platform is installed."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -131,3 +134,15 @@ def test_compiled_functions_run_their_python_body() -> None:
     assert twice(torch.ones(1)).item() == 2
     assert twice(torch.ones(1)).item() == 2
     assert bodies == [True, True]
+
+
+def test_compile_takes_options_and_loads_no_compiler() -> None:
+    """Both forms, in a process of its own: this one's other tests may load Inductor."""
+    code = (
+        "import sys, megarl.platform as p; p.install()\n"
+        "import torch, megatron.core\n"
+        "assert torch.compile(len, dynamic=True)([1]) == 1 == torch.compile(fullgraph=True)(len)([1])\n"
+        "print('torch._inductor.compile_fx' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "False\n", done.stderr

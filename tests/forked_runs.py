@@ -1,0 +1,96 @@
+"""`megarl train` in forked processes, one a rank, for tests of what a run does rather than of how it is started."""
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from io import StringIO
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import IO
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from megarl.cli import main
+from megarl.config.load import load_recipe
+from tests.forked import fork, kill, world_environment
+from tests.runs import command, environment
+
+TIMEOUT_S = 240.0
+
+
+@dataclass(frozen=True)
+class ForkedRun:
+    """A run's processes, by rank."""
+
+    ranks: list[ForkServerProcess]
+    out: Path
+    err: Path
+
+    def poll(self) -> int | None:
+        """The first failure's exit code, or 0 once all ranks have ended well; None before."""
+        codes = [rank.exitcode for rank in self.ranks]
+        failed = next((code for code in codes if code), None)
+        return failed if failed or None in codes else 0
+
+    def kill(self) -> None:
+        """kill -9 to every rank."""
+        for rank in self.ranks:
+            kill(rank)
+
+    @property
+    def stdout(self) -> IO[str]:
+        """What it has printed, errors last."""
+        return StringIO(self.out.read_text() + self.err.read_text())
+
+
+@contextmanager
+def forked(arguments: list[str]) -> Iterator[ForkedRun]:
+    """A run in the background, as under torchrun where it has several ranks; killed on the way out.
+
+    Args:
+        arguments: recipe and overrides.
+    """
+    size = load_recipe(arguments[0], arguments[1:]).recipe.parallel.world_size
+    with tempfile.TemporaryDirectory(prefix="run-") as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        # on a port that the kernel picks
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=TIMEOUT_S))
+        run = ForkedRun([], out, err)
+        try:
+            for rank in range(size):
+                variables = environment(**(world_environment(rank, size, store.port) if size > 1 else {}))
+                run.ranks.append(
+                    fork(main, ["train", *arguments], environment=variables, stdout=out, stderr=err),
+                )
+            yield run
+        finally:
+            run.kill()
+
+
+def started(*overrides: str) -> AbstractContextManager[ForkedRun]:
+    """A tiny run in the background."""
+    return forked(command(*overrides)[4:])
+
+
+def train(*overrides: str) -> subprocess.CompletedProcess[str]:
+    """A tiny run to its end."""
+    return finished(command(*overrides)[4:])
+
+
+def finished(arguments: list[str], timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    """A run to its end.
+
+    Args:
+        arguments: recipe and overrides.
+        timeout_s: seconds; one that takes longer fails the test with what it printed.
+    """
+    deadline = time.monotonic() + timeout_s
+    with forked(arguments) as run:
+        while (status := run.poll()) is None:
+            assert time.monotonic() < deadline, f"not over after {timeout_s:g} s: {run.stdout.read()}"
+            time.sleep(0.02)
+        return subprocess.CompletedProcess(arguments, status, run.out.read_text(), run.err.read_text())
