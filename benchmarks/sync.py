@@ -37,7 +37,7 @@ from megarl.megatron.world import join_world, leave_world  # noqa: E402
 from megarl.rollout.build import build_fleet  # noqa: E402
 from megarl.rollout.fleet import Fleet  # noqa: E402
 from megarl.sync.push import ServedSync  # noqa: E402
-from tests.parallel.sync_reader import ReadersWithoutEngine  # noqa: E402
+from tests.parallel.sync_reader import ReadersWithoutEngine, SyncWithoutProbe  # noqa: E402
 
 RESULTS = REPOSITORY / "benchmarks/sync.json"
 REPEATS = 7
@@ -96,7 +96,7 @@ def plain_copy_s(policy: FrozenModel) -> float:
 def ours_s(policy: FrozenModel, folder: Path, readers: ReadersWithoutEngine, **sync: Any) -> float:
     """From begin to finish into readers that load nothing."""
     readers.fresh = True
-    own = ServedSync(recipe_of(folder, policy.recipe.precision.dtype, **sync), policy, readers)
+    own = SyncWithoutProbe(recipe_of(folder, policy.recipe.precision.dtype, **sync), policy, readers)
     own.push(0)
     versions = iter(range(1, 100))
 
@@ -182,7 +182,7 @@ def delta_bf16(folder: Path, layout: Any, readers: ReadersWithoutEngine, transpo
     policy.load(read)
     found = {"whole": ours_s(policy, folder, readers, transport=transport)}
     readers.fresh = True
-    own = ServedSync(recipe_of(folder, "bf16", transport=transport, delta=True), policy, readers)
+    own = SyncWithoutProbe(recipe_of(folder, "bf16", transport=transport, delta=True), policy, readers)
     own.push(0)
     before = {name: tensor.clone() for name, tensor in policy.export()}
     took = []

@@ -12,9 +12,8 @@ from megarl.config.model import ModelConfig, ParallelConfig
 from megarl.config.schema import Recipe
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.world import join_world
-from megarl.sync.push import ServedSync
 from tests.parallel.families_worker import peak
-from tests.parallel.sync_reader import ReadersWithoutEngine
+from tests.parallel.sync_reader import ReadersWithoutEngine, SyncWithoutProbe
 from tests.unit.megatron.tiny import VOCAB, noisy_weights, tiny_recipe
 
 # isort: split
@@ -57,7 +56,7 @@ def _synced(
     )
     if engine is not None:
         engine.fresh, engine.moved = True, []
-    sync = ServedSync(recipe, policy, engine)
+    sync = SyncWithoutProbe(recipe, policy, engine)
     read, digests = noisy_weights(policy.recipe.model), []
 
     def changed(name: str) -> Tensor:
@@ -87,7 +86,7 @@ def _memory(world_size: int, args: dict[str, Any]) -> dict[str, int]:
     engine = ReadersWithoutEngine() if layout.is_main else None
     found = 0
     for _ in range(2):
-        sync = ServedSync(recipe, policy, engine)
+        sync = SyncWithoutProbe(recipe, policy, engine)
         found = peak(lambda sync=sync: sync.push(0))
         bucket = max(bucket.nbytes for bucket in sync.buckets)
         sync.close()
