@@ -37,7 +37,8 @@ from megarl.megatron.world import join_world, leave_world  # noqa: E402
 from megarl.rollout.build import build_fleet  # noqa: E402
 from megarl.rollout.fleet import Fleet  # noqa: E402
 from megarl.sync.push import ServedSync  # noqa: E402
-from tests.parallel.sync_reader import ReadersWithoutEngine, SyncWithoutProbe  # noqa: E402
+from tests.parallel.sync_reader import ReadersWithoutEngine  # noqa: E402
+from tests.parallel.sync_without_probe import SyncWithoutProbe  # noqa: E402
 
 RESULTS = REPOSITORY / "benchmarks/sync.json"
 REPEATS = 7

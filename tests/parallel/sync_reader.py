@@ -9,15 +9,7 @@ from torch import Tensor
 
 from megarl.rollout.engine import EngineLost
 from megarl.sync.digest import digest
-from megarl.sync.push import ServedSync
 from megarl.sync.readers import open_reader
-
-
-class SyncWithoutProbe(ServedSync):
-    """Into readers that load nothing, so that there is nothing to ask afterwards."""
-
-    def _probed(self, version: int) -> bool:
-        return True
 
 
 class ReadersWithoutEngine:

@@ -13,7 +13,8 @@ from megarl.config.schema import Recipe
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.world import join_world
 from tests.parallel.families_worker import peak
-from tests.parallel.sync_reader import ReadersWithoutEngine, SyncWithoutProbe
+from tests.parallel.sync_reader import ReadersWithoutEngine
+from tests.parallel.sync_without_probe import SyncWithoutProbe
 from tests.unit.megatron.tiny import VOCAB, noisy_weights, tiny_recipe
 
 # isort: split
