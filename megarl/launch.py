@@ -119,8 +119,8 @@ def _preflight(recipe: Recipe) -> None:
     if devices is not None:
         check_kernels()
     check_precision(recipe.precision)
-    check_engine_here(recipe)
     check_transport(recipe.sync)
+    check_engine_here(recipe)
     check_folder(recipe)
     build_objective(recipe.rl.objective)
     build_reward(recipe)

@@ -20,7 +20,7 @@ CASES: list[tuple[list[str], str, list[str]]] = [
     (
         ["rl.asynchrony.mode=one_step_off"],
         "rl.asynchrony.mode=one_step_off needs servers, and rollout.engine=embedded generates in the trainer's own "
-        "processes; set rollout.engine=vllm, or rl.asynchrony.mode=sync.",
+        "processes; set rollout.engine=vllm or sglang, or rl.asynchrony.mode=sync.",
         [*SERVED],
     ),
     (
