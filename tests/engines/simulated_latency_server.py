@@ -3,8 +3,10 @@
     python -m tests.engines.simulated_latency_server --vocab 28 --token-ms 10 --tokens 4 16 --slots 64
 
 Real engines exist here, but on the trainer's own cores: what runs beside training cannot be timed with them. This one
-only waits. Its tokens are uniform over the vocabulary, so its log-probs are right; a response depends on its request
-alone, not on weights. It takes weights as vLLM does, and counts real digests of what it is given.
+only waits. Its tokens are uniform over the vocabulary, and so are the log-probs that it gives; a response depends on
+its request alone, not on weights. It takes weights as vLLM does, and counts real digests of what it is given.
+
+Requests for so few tokens as a sync's probe asks for are answered at once, by a real model with the weights that came.
 """
 
 import argparse
@@ -13,13 +15,26 @@ import json
 import math
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import torch
+from torch import Tensor
+from transformers import AutoConfig
+
+from megarl.rollout.embedded import EmbeddedEngine
+from megarl.rollout.types import Request, SamplingParams
 from megarl.sync.digest import digest
 from megarl.sync.readers import READERS
+
+MODEL = Path(__file__).resolve().parents[1] / "data/base"
+"""Whose config.json the model has."""
+PROBED = 8
+"""Tokens of the longest response that the model makes."""
 
 
 @dataclass
@@ -41,10 +56,13 @@ class SimulatedLatencyEngine:
         self._lock = threading.Lock()
         self._under_way: list[Response] = []
         self._digests: dict[str, str] = {}
+        self._model = Model()
         threading.Thread(target=self._tick, daemon=True).start()
 
     def generate(self, body: dict[str, Any]) -> dict[str, Any]:
         sampling = body["sampling_params"]
+        if sampling["max_tokens"] <= PROBED:
+            return self._model.generate(body)
         response = Response(self._drawn(body["request_id"], sampling["max_tokens"], sampling["stop_token_ids"][0]))
         with self._lock:
             self._under_way.append(response)
@@ -55,16 +73,8 @@ class SimulatedLatencyEngine:
             if not spans or spans[-1]["version"] != version:
                 spans.append({"version": version, "start": place, "end": place})
             spans[-1]["end"] = place + 1
-        log_prob = -math.log(self._vocab)
-        content = [{"token_id": token, "logprob": log_prob} for token in response.tokens[:done]]
-        choice = {
-            "finish_reason": response.finish_reason,
-            "token_ids": response.tokens[:done],
-            "logprobs": {"content": content},
-            "weight_versions": spans,
-            "routed_experts": None,
-        }
-        return {"choices": [choice]}
+        log_probs = [-math.log(self._vocab)] * done
+        return choice(response.tokens[:done], log_probs, response.finish_reason, spans)
 
     def pause(self, mode: str) -> None:
         with self._lock:
@@ -81,12 +91,18 @@ class SimulatedLatencyEngine:
     def begin_update(self) -> None:
         assert self.paused
         self._digests = {}
+        self._model.begin_update()
 
     def receive(self, where: dict[str, Any], digests_of: list[str] | None) -> None:
         assert self.paused
         with READERS["shared_memory"]().read(where) as tensors:
             wanted = tensors if digests_of is None else digests_of
             self._digests |= {name: digest(tensors[name]) for name in wanted}
+            self._model.receive(tensors)
+
+    def finish_update(self, version: str) -> None:
+        self._model.load(version)
+        self.version = version
 
     def rpc(self, method: str) -> list[Any]:
         return [self._digests if method == "megarl_digests" else []]
@@ -112,6 +128,51 @@ class SimulatedLatencyEngine:
                         response.finish_reason = "stop"
                         response.ended.set()
                 self._under_way = [response for response in self._under_way if not response.ended.is_set()]
+
+
+class Model:
+    """Answers a probe as an engine does that computes with the weights which it was given."""
+
+    def __init__(self) -> None:
+        config = AutoConfig.from_pretrained(MODEL)
+        self._engine = EmbeddedEngine(config, seed=0, max_batch_size=1, device=torch.device("cpu"))
+        self._received: dict[str, Tensor] = {}
+        # of the model, which answers one request at a time
+        self._lock = threading.Lock()
+
+    def begin_update(self) -> None:
+        self._received = {}
+
+    def receive(self, tensors: dict[str, Tensor]) -> None:
+        self._received |= {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def load(self, version: str) -> None:
+        with self._lock:
+            self._engine.load_weights(self._received.items(), int(version))
+
+    def generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        asked = body["sampling_params"]
+        request = Request(body["request_id"], 0, tuple(body["token_ids"]), "")
+        sampling = SamplingParams(asked["temperature"], asked["max_tokens"], asked["stop_token_ids"][0])
+        with self._lock:
+            (done,) = self._engine.generate([request], sampling)
+        spans = [{"version": str(span.version), "start": span.start, "end": span.end} for span in done.versions]
+        return choice(list(done.token_ids), list(done.log_probs), done.finish_reason, spans)
+
+
+def choice(
+    tokens: list[int], log_probs: Sequence[float | None], finish_reason: str, spans: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """An answer as vLLM writes it."""
+    content = [{"token_id": token, "logprob": log_prob} for token, log_prob in zip(tokens, log_probs, strict=True)]
+    answer = {
+        "finish_reason": finish_reason,
+        "token_ids": tokens,
+        "logprobs": {"content": content},
+        "weight_versions": spans,
+        "routed_experts": None,
+    }
+    return {"choices": [answer]}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -147,7 +208,7 @@ class Handler(BaseHTTPRequestHandler):
         elif parts.path == "/update_weights":
             engine.receive(**body["update_info"])
         elif parts.path == "/finish_weight_update":
-            engine.version = body["weight_version"]
+            engine.finish_update(body["weight_version"])
         elif parts.path == "/collective_rpc":
             answer = {"results": engine.rpc(body["method"])}
         else:
