@@ -183,8 +183,11 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     engine: SimulatedLatencyEngine
     settings: dict[str, Any]
+    secret: str
 
     def do_GET(self) -> None:
+        if self._refused():
+            return
         model = {**self.settings, "logprobs_mode": "processed_logprobs"}
         known = {
             "/health": None,
@@ -195,6 +198,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
+        if self._refused():
+            return
         parts, engine = urlsplit(self.path), self.engine
         answer: Any = {}
         if parts.path == "/inference/v1/generate":
@@ -218,9 +223,15 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing."""
 
-    def _answer(self, body: Any) -> None:
+    def _refused(self) -> bool:
+        known = self.headers.get("Authorization") == f"Bearer {self.secret}"
+        if self.secret and not known:
+            self._answer("a token is needed", status=401)
+        return bool(self.secret) and not known
+
+    def _answer(self, body: Any, status: int = 200) -> None:
         content = b"" if body is None else json.dumps(body).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -240,10 +251,12 @@ def main() -> None:
     parser.add_argument("--token-ms", type=float, required=True, help="milliseconds that a token takes")
     parser.add_argument("--tokens", type=int, nargs=2, required=True, help="shortest and longest response")
     parser.add_argument("--slots", type=int, default=64, help="responses worked on at once")
+    parser.add_argument("--secret", default="", help="token without which it answers nothing; none where empty")
     parser.add_argument("--context", type=int, default=128, help="the model's")
     given = parser.parse_args()
     low, high = given.tokens
     Handler.engine = SimulatedLatencyEngine(given.vocab, given.token_ms / 1000, (low, high), given.slots)
+    Handler.secret = given.secret
     Handler.settings = {"dtype": "torch.float32", "max_model_len": given.context}
     server = Server(("127.0.0.1", given.port), Handler)
     print(server.server_port, flush=True)
