@@ -2,8 +2,9 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from megarl.rollout.engine import EngineError, EngineLost, ResponseAborted
@@ -62,10 +63,7 @@ class Fleet:
             EngineLost: no server is left; it carries what was done.
         """
         done: dict[int, Completion] = {}
-        stop_watching = threading.Event()
-        watcher = threading.Thread(target=self.watch, args=(stop_watching,), daemon=True)
-        watcher.start()
-        try:
+        with self._watched():
             while len(done) < len(requests):
                 live = self.live()
                 if not live:
@@ -76,14 +74,12 @@ class Fleet:
                 if lost:
                     self.count_lost(lost)
                     self._note(f"{lost} responses were lost with their engine and are generated again")
-        finally:
-            stop_watching.set()
-            watcher.join()
         return [done[number] for number in range(len(requests))]
 
     def generate_on_each(self, requests: Sequence[Request], sampling: SamplingParams) -> list[list[Completion]]:
         """See `ServedEngine`."""
-        answers = [self._round(requests, range(len(requests)), [server], sampling) for server in self.live()]
+        with self._watched():
+            answers = [self._round(requests, range(len(requests)), [server], sampling) for server in self.live()]
         if self._lost:
             raise EngineLost("an engine is lost")
         return [[done[number] for number in range(len(requests))] for done in answers]
@@ -223,6 +219,18 @@ class Fleet:
                 self._replicas[server].abort()
             except ServerUnreachableError as error:
                 self._lose(server, str(error), starts)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """While responses are waited for here, a thread watches the servers."""
+        stop = threading.Event()
+        watcher = threading.Thread(target=self.watch, args=(stop,), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            watcher.join()
 
     def watch(self, stop: threading.Event) -> None:
         """Until `stop` is set: kills a server that has weights and says nothing."""

@@ -2,8 +2,14 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from megarl.rollout import Completion, Request, SamplingParams
+from megarl.rollout.engine import EngineLost
+from megarl.rollout.fleet import Fleet
 from megarl.rollout.replica import ServerUnreachableError
 from tests.unit.rollout.simulated_replica import LENGTH, SimulatedReplica, fleet_of
 
@@ -43,6 +49,21 @@ def test_the_others_take_over_from_a_server_that_is_lost() -> None:
     assert Counter(other.asked) == Counter(asked)
     assert fleet.counts() == {"engine/restarts": 0, "engine/lost_responses": 6}
     assert fleet.live() == [1]
+
+
+class Hung(SimulatedReplica):
+    """It takes requests, and says nothing more."""
+
+    def responsive(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("ask", [Fleet.generate, Fleet.generate_on_each], ids=lambda ask: ask.__name__)
+def test_a_server_that_hangs_is_found_while_it_is_waited_for(ask: Callable[..., Any]) -> None:
+    fleet = fleet_of(Hung("a"))
+    with pytest.raises(EngineLost):
+        ask(fleet, requests(2, 2), SAMPLING)
+    assert fleet.lost
 
 
 class SlowToEnd(SimulatedReplica):
