@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -25,11 +26,13 @@ class WatchedReplica(VllmReplica):
     """A real server whose requests are noted, and which is killed at a chosen one."""
 
     asked: list[Request]
+    numbers: Iterator[int]
     dies_at = 0
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
         self.asked.append(request)
-        if len(self.asked) == self.dies_at:
+        # each thread gets another number, where the list's length may be the same for two
+        if next(self.numbers) == self.dies_at:
             assert self._server._process is not None
             # with its children, as the machine's own killer does
             self._server._process.end()
@@ -72,7 +75,7 @@ def watched(fleet: Fleet) -> list[WatchedReplica]:
     found = []
     for replica in fleet._replicas:
         assert isinstance(replica, WatchedReplica)
-        replica.asked, replica.dies_at = [], 0
+        replica.asked, replica.numbers, replica.dies_at = [], count(1), 0
         found.append(replica)
     return found
 
@@ -99,8 +102,8 @@ def test_they_share_the_work_and_a_group_stays_at_one(servers: Fleet, sync: Serv
 
 def test_one_takes_over_from_the_other_until_that_is_back(servers: Fleet, sync: ServedSync, policy: Policy) -> None:
     """No response is lost, doubled or another than it would have been; the next sync brings both up to date."""
-    dying, other = watched(servers)
     asked = requests(PROMPTS)
+    watched(servers)
     whole = servers.generate(asked, SAMPLING)
     dying, other = watched(servers)
     servers.counts()
@@ -113,8 +116,8 @@ def test_one_takes_over_from_the_other_until_that_is_back(servers: Fleet, sync: 
     reload(policy, seed=51)
     sync.push(1)
     assert servers.live() == [0, 1] and servers.counts()["engine/restarts"] == 1
-    one, other_digests = servers.received_digests()
+    first, second = servers.received_digests()
     # a restart has all of them compared again
-    assert one == other_digests and len(one) == len(sync._specs)
+    assert first == second and len(first) == len(sync._specs)
     watched(servers)
     assert all(farthest(policy, answers) < FP32_TOLERANCE for answers in servers.generate_on_each(asked, SAMPLING))

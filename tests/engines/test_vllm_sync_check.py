@@ -55,6 +55,7 @@ def checked(recipe: Recipe, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Re
     def engine(recipe: Recipe, vocab_size: int, *, is_main: bool) -> Iterator[Fleet]:
         yield fleet
 
+    monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(command, "_engine", engine)
     monkeypatch.setattr(command, "build_tokenizer", lambda config: range(VOCAB))
     return recipe
