@@ -149,6 +149,8 @@ class Fleet:
 
     def close(self) -> None:
         """See `ServedEngine`."""
+        # what threads still wait for fails now, and is no loss to tell of
+        self._lost.update(range(len(self._replicas)))
         for replica in self._replicas:
             replica.end()
 

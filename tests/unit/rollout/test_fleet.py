@@ -111,3 +111,15 @@ def test_what_is_known_of_the_server_before_does_not_end_the_next() -> None:
     assert fleet.revive() and replica.alive
     fleet._lose(0, "it does not answer", starts)
     assert replica.alive and not fleet.lost
+
+
+def test_what_ends_with_the_fleet_is_not_told_as_lost() -> None:
+    notes: list[str] = []
+    replica = SimulatedReplica("a")
+    fleet = fleet_of(replica, notes=notes)
+    worker = threading.Thread(target=fleet.generate_at, args=(0, requests(1, 1)[0], SAMPLING))
+    worker.start()
+    replica.wait_asked(1)
+    fleet.close()
+    worker.join(30)
+    assert not worker.is_alive() and not notes
