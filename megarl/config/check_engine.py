@@ -119,7 +119,30 @@ _OWNED = {
     "--weight-version": "megarl",
     "--admin-api-key": "megarl",
     "--random-seed": "seed",
+    "-q": "engine.quantization",
+    **dict.fromkeys(
+        (
+            "--dist-init-addr",
+            "--disaggregation-bootstrap-port",
+            "--enable-http2",
+            "--encoder-bootstrap-port",
+            "--encoder-only",
+            "--engine-info-bootstrap-port",
+            "--grpc-http-sidecar-port",
+            "--grpc-mode",
+            "--grpc-port",
+            "--kv-events-config",
+            "--nccl-init-addr",
+            "--sidecar",
+            "--smg-grpc-mode",
+            "--smg-http-sidecar-port",
+            "--tokenizer-worker-num",
+            "--use-ray",
+        ),
+        "megarl, whose guard stands at one door alone,",
+    ),
 }
+"""Arguments, and what decides them. The last ones open another door, or start the first one without the guard."""
 
 
 def is_loopback(host: str) -> bool:

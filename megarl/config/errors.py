@@ -17,5 +17,9 @@ class DataError(UserError):
     """A data file that cannot be read as prompts and answers."""
 
 
+class TokenError(UserError):
+    """A running server asks for another token than the environment has."""
+
+
 class RunFolderError(UserError):
     """An output folder that cannot be used: it holds another recipe's run, or nothing to resume."""

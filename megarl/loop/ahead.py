@@ -1,4 +1,4 @@
-"""Responses of coming steps, generated while the trainer trains. Every method is collective."""
+"""Responses of coming steps, generated while the trainer trains."""
 
 from dataclasses import dataclass
 
@@ -24,9 +24,6 @@ class Ahead:
     A step takes its batches in the order of that stream, each when all its responses are there. The batch `n` places
     behind the one that a step takes is trained on at most `n` steps later, and begins no earlier than that step: so no
     token is older than `AsynchronyConfig.lookahead` updates when it is trained on.
-
-    Attributes:
-        dropped: responses that were begun anew since this was last read and set to 0; on the main rank.
     """
 
     def __init__(self, run: Run) -> None:
@@ -93,10 +90,7 @@ class Ahead:
 
     def take_dropped(self) -> int:
         """Responses that were begun anew since the last call; on the main rank, elsewhere 0."""
-        if self._stream is None:
-            return 0
-        dropped, self._stream.dropped = self._stream.dropped, 0
-        return dropped
+        return 0 if self._stream is None else self._stream.take_dropped()
 
     def finish(self) -> None:
         """Ends what is under way for steps that will not come."""

@@ -2,8 +2,9 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from megarl.rollout.engine import EngineError, EngineLost, ResponseAborted
@@ -62,10 +63,7 @@ class Fleet:
             EngineLost: no server is left; it carries what was done.
         """
         done: dict[int, Completion] = {}
-        stop_watching = threading.Event()
-        watcher = threading.Thread(target=self.watch, args=(stop_watching,), daemon=True)
-        watcher.start()
-        try:
+        with self._watched():
             while len(done) < len(requests):
                 live = self.live()
                 if not live:
@@ -76,14 +74,12 @@ class Fleet:
                 if lost:
                     self.count_lost(lost)
                     self._note(f"{lost} responses were lost with their engine and are generated again")
-        finally:
-            stop_watching.set()
-            watcher.join()
         return [done[number] for number in range(len(requests))]
 
     def generate_on_each(self, requests: Sequence[Request], sampling: SamplingParams) -> list[list[Completion]]:
         """See `ServedEngine`."""
-        answers = [self._round(requests, range(len(requests)), [server], sampling) for server in self.live()]
+        with self._watched():
+            answers = [self._round(requests, range(len(requests)), [server], sampling) for server in self.live()]
         if self._lost:
             raise EngineLost("an engine is lost")
         return [[done[number] for number in range(len(requests))] for done in answers]
@@ -153,6 +149,8 @@ class Fleet:
 
     def close(self) -> None:
         """See `ServedEngine`."""
+        # what threads still wait for fails now, and is no loss to tell of
+        self._lost.update(range(len(self._replicas)))
         for replica in self._replicas:
             replica.end()
 
@@ -164,13 +162,15 @@ class Fleet:
         self._restarts_left -= 1
         # first: a request in the background must not go to a server that has no weights yet
         self.version = -1
-        self._counts["engine/restarts"] += 1
         self._note(f"{self._replicas[server].url} is lost and is started again")
-        self._replicas[server].end()
-        self._replicas[server].start()
-        self._starts[server] += 1
-        self._lost.discard(server)
-        self._starting.add(server)
+        # whoever found it lost may not have ended it yet, and must not end the new one
+        with self._lock:
+            self._counts["engine/restarts"] += 1
+            self._replicas[server].end()
+            self._replicas[server].start()
+            self._starts[server] += 1
+            self._starting.add(server)
+            self._lost.discard(server)
 
     def _round(
         self, requests: Sequence[Request], waiting: Sequence[int], live: Sequence[int], sampling: SamplingParams
@@ -189,14 +189,14 @@ class Fleet:
                 raise
 
     def generate_at(self, server: int, request: Request, sampling: SamplingParams) -> Completion | None:
-        """One response of one server; None where that server was lost meanwhile. Threads may call it.
+        """One response of one server; None where that server was lost, or is not up again. Threads may call it.
 
         Raises:
             EngineError: the server refused, or was told to drop it.
         """
         replica, starts = self._replicas[server], self._starts[server]
         for _ in range(_TRIES):
-            if server in self._lost or self._starts[server] != starts:
+            if server in self._lost or server in self._starting or self._starts[server] != starts:
                 return None
             try:
                 return replica.generate(request, sampling)
@@ -216,30 +216,45 @@ class Fleet:
     def abort(self) -> None:
         """Cuts every response under way at the live servers; see `Replica.abort`."""
         for server in self.live():
+            starts = self._starts[server]
             try:
                 self._replicas[server].abort()
             except ServerUnreachableError as error:
-                self._lose(server, str(error))
+                self._lose(server, str(error), starts)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """While responses are waited for here, a thread watches the servers."""
+        stop = threading.Event()
+        watcher = threading.Thread(target=self.watch, args=(stop,), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            watcher.join()
 
     def watch(self, stop: threading.Event) -> None:
         """Until `stop` is set: kills a server that has weights and says nothing."""
         while not stop.wait(self._watch_every_s):
             for server in self.live():
+                starts = self._starts[server]
                 # while it loads weights it may have no time to answer
                 if self.version < 0 or self._replicas[server].responsive():
                     continue
                 if self.version >= 0 and not stop.is_set():
-                    self._lose(server, "it does not answer")
+                    self._lose(server, "it does not answer", starts)
 
-    def _lose(self, server: int, why: str, starts: int | None = None) -> None:
+    def _lose(self, server: int, why: str, starts: int) -> None:
+        """Ends a server that is lost, unless that is known. Args: starts: its number of starts when it seemed up."""
         with self._lock:
-            if server in self._lost or starts not in (None, self._starts[server]):
-                # known already, or it has been started again since
+            if server in self._lost or starts != self._starts[server]:
                 return
             self._lost.add(server)
-        self._note(f"{self._replicas[server].url} is lost: {why}")
-        # ends the connections of all its requests, which would wait for a hung server
-        self._replicas[server].end()
+            url = self._replicas[server].url
+            # with it the connections of all its requests, which would wait for a hung server
+            self._replicas[server].end()
+        self._note(f"{url} is lost: {why}")
 
     def live(self) -> list[int]:
         """Numbers of the servers that are not lost."""
@@ -254,6 +269,7 @@ class Fleet:
         if self._lost:
             raise EngineLost(f"{self._replicas[min(self._lost)].url} is lost")
         unreachable = refused = None
+        starts = list(self._starts)
         with ThreadPoolExecutor(len(self._replicas), thread_name_prefix="update") as pool:
             futures = {pool.submit(call, replica): server for server, replica in enumerate(self._replicas)}
             for future in as_completed(futures):
@@ -261,7 +277,7 @@ class Fleet:
                 dead = isinstance(error, EngineError) and not self._replicas[server].responsive()
                 if dead or isinstance(error, ServerUnreachableError):
                     # at once: a broadcast to the others waits for it
-                    self._lose(server, str(error))
+                    self._lose(server, str(error), starts[server])
                     unreachable = error
                 elif error is not None:
                     refused = error

@@ -5,12 +5,16 @@ from typing import Any
 
 import httpx2
 
+from megarl.config.errors import TokenError
 from megarl.rollout.engine import EngineError
 from megarl.rollout.replica import ServerUnreachableError
 
 
 class Client:
-    """One server's endpoints. Threads may share it."""
+    """One server's endpoints. Threads may share it.
+
+    Any of them raises `TokenError` where the server asks for another token.
+    """
 
     def __init__(self, url: str, token: str, *, connections: int, timeout_s: float, health_timeout_s: float) -> None:
         """Args: url: of the server. token: it asks for. connections: at once. The rest: longest waits, in seconds."""
@@ -61,6 +65,11 @@ class Client:
                 raise
             # by the thread that gave the server up
             raise ServerUnreachableError(f"{self.url}{path}: the connections were dropped") from error
+        if response.status_code == 401:
+            raise TokenError(
+                f"engine.urls={self.url} answered 401, which says that it asks for another token than it was given; "
+                "set the environment variable that engine.token_variable names to the server's token"
+            )
         if response.status_code != 200:
             raise EngineError(f"{self.url}{path} answered {response.status_code}: {response.text[:500]}")
         return response.json() if response.content else None

@@ -37,14 +37,11 @@ class Stream:
 
     Requests are begun in the order in which they were submitted, and none while servers lack weights. What a lost
     server had is run again by the others, or once the fleet was revived and has its weights.
-
-    Attributes:
-        dropped: responses that an update cut and that were begun anew.
     """
 
     def __init__(self, fleet: Fleet, *, drop_spanning: bool) -> None:
         """Args: fleet: the servers. drop_spanning: whether a response of older weights is begun anew."""
-        self.dropped = 0
+        self._dropped = 0
         self._fleet, self._drop_spanning = fleet, drop_spanning
         self._tickets: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
@@ -103,6 +100,12 @@ class Stream:
             self._held = False
             self._changed.notify_all()
 
+    def take_dropped(self) -> int:
+        """Responses of older weights that were begun anew since this was last asked."""
+        with self._changed:
+            dropped, self._dropped = self._dropped, 0
+        return dropped
+
     def close(self) -> None:
         """Begins nothing more. What is under way ends with the servers."""
         with self._changed:
@@ -156,7 +159,8 @@ class Stream:
         return any(span.version != self._fleet.version for span in spans)
 
     def _drop(self, ticket: Ticket) -> None:
-        self.dropped += 1
+        with self._changed:
+            self._dropped += 1
         ticket.begun = None
 
     def _enter(self, request: Request) -> int | None:

@@ -1,9 +1,8 @@
 """Transport through a folder that trainer and workers both see: one safetensors file a bucket."""
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,15 @@ from megarl.sync.bucket import Bucket
 
 
 class DiskSender:
-    """Implements `megarl.sync.transport.Sender`."""
+    """Implements `megarl.sync.transport.Sender`. What else lies in the folder is left alone."""
 
     def __init__(self, folder: Path, slots: int = 2) -> None:
+        """Args: folder: made where there is none, and then removed in the end. slots: buckets that exist at once."""
         self.slots, self.bytes_written = slots, 0
-        self._folder = folder
+        self._folder, self._is_own = folder, not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         # of an earlier life of this run
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, mode=0o700)
+        self._remove_buckets()
 
     def describe(self) -> dict[str, Any]:
         """See `Sender`."""
@@ -45,7 +45,16 @@ class DiskSender:
 
     def close(self) -> None:
         """See `Sender`."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove_buckets()
+        if self._is_own:
+            # an engine may have left something there
+            with suppress(OSError):
+                self._folder.rmdir()
+
+    def _remove_buckets(self) -> None:
+        for path in self._folder.glob("bucket-*.*"):
+            if path.suffix in (".safetensors", ".new"):
+                path.unlink(missing_ok=True)
 
 
 class DiskReader:

@@ -3,8 +3,10 @@
     python -m tests.engines.simulated_latency_server --vocab 28 --token-ms 10 --tokens 4 16 --slots 64
 
 Real engines exist here, but on the trainer's own cores: what runs beside training cannot be timed with them. This one
-only waits. Its tokens are uniform over the vocabulary, so its log-probs are right; a response depends on its request
-alone, not on weights. It takes weights as vLLM does, and counts real digests of what it is given.
+only waits. Its tokens are uniform over the vocabulary, and so are the log-probs that it gives; a response depends on
+its request alone, not on weights. It takes weights as vLLM does, and counts real digests of what it is given.
+
+Requests for so few tokens as a sync's probe asks for are answered at once, by a real model with the weights that came.
 """
 
 import argparse
@@ -13,13 +15,26 @@ import json
 import math
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import torch
+from torch import Tensor
+from transformers import AutoConfig
+
+from megarl.rollout.embedded import EmbeddedEngine
+from megarl.rollout.types import Request, SamplingParams
 from megarl.sync.digest import digest
 from megarl.sync.readers import READERS
+
+MODEL = Path(__file__).resolve().parents[1] / "data/base"
+"""Whose config.json the model has."""
+PROBED = 8
+"""Tokens of the longest response that the model makes."""
 
 
 @dataclass
@@ -41,10 +56,13 @@ class SimulatedLatencyEngine:
         self._lock = threading.Lock()
         self._under_way: list[Response] = []
         self._digests: dict[str, str] = {}
+        self._model = Model()
         threading.Thread(target=self._tick, daemon=True).start()
 
     def generate(self, body: dict[str, Any]) -> dict[str, Any]:
         sampling = body["sampling_params"]
+        if sampling["max_tokens"] <= PROBED:
+            return self._model.generate(body)
         response = Response(self._drawn(body["request_id"], sampling["max_tokens"], sampling["stop_token_ids"][0]))
         with self._lock:
             self._under_way.append(response)
@@ -55,16 +73,8 @@ class SimulatedLatencyEngine:
             if not spans or spans[-1]["version"] != version:
                 spans.append({"version": version, "start": place, "end": place})
             spans[-1]["end"] = place + 1
-        log_prob = -math.log(self._vocab)
-        content = [{"token_id": token, "logprob": log_prob} for token in response.tokens[:done]]
-        choice = {
-            "finish_reason": response.finish_reason,
-            "token_ids": response.tokens[:done],
-            "logprobs": {"content": content},
-            "weight_versions": spans,
-            "routed_experts": None,
-        }
-        return {"choices": [choice]}
+        log_probs = [-math.log(self._vocab)] * done
+        return choice(response.tokens[:done], log_probs, response.finish_reason, spans)
 
     def pause(self, mode: str) -> None:
         with self._lock:
@@ -81,12 +91,18 @@ class SimulatedLatencyEngine:
     def begin_update(self) -> None:
         assert self.paused
         self._digests = {}
+        self._model.begin_update()
 
     def receive(self, where: dict[str, Any], digests_of: list[str] | None) -> None:
         assert self.paused
         with READERS["shared_memory"]().read(where) as tensors:
             wanted = tensors if digests_of is None else digests_of
             self._digests |= {name: digest(tensors[name]) for name in wanted}
+            self._model.receive(tensors)
+
+    def finish_update(self, version: str) -> None:
+        self._model.load(version)
+        self.version = version
 
     def rpc(self, method: str) -> list[Any]:
         return [self._digests if method == "megarl_digests" else []]
@@ -114,6 +130,51 @@ class SimulatedLatencyEngine:
                 self._under_way = [response for response in self._under_way if not response.ended.is_set()]
 
 
+class Model:
+    """Answers a probe as an engine does that computes with the weights which it was given."""
+
+    def __init__(self) -> None:
+        config = AutoConfig.from_pretrained(MODEL)
+        self._engine = EmbeddedEngine(config, seed=0, max_batch_size=1, device=torch.device("cpu"))
+        self._received: dict[str, Tensor] = {}
+        # of the model, which answers one request at a time
+        self._lock = threading.Lock()
+
+    def begin_update(self) -> None:
+        self._received = {}
+
+    def receive(self, tensors: dict[str, Tensor]) -> None:
+        self._received |= {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def load(self, version: str) -> None:
+        with self._lock:
+            self._engine.load_weights(self._received.items(), int(version))
+
+    def generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        asked = body["sampling_params"]
+        request = Request(body["request_id"], 0, tuple(body["token_ids"]), "")
+        sampling = SamplingParams(asked["temperature"], asked["max_tokens"], asked["stop_token_ids"][0])
+        with self._lock:
+            (done,) = self._engine.generate([request], sampling)
+        spans = [{"version": str(span.version), "start": span.start, "end": span.end} for span in done.versions]
+        return choice(list(done.token_ids), list(done.log_probs), done.finish_reason, spans)
+
+
+def choice(
+    tokens: list[int], log_probs: Sequence[float | None], finish_reason: str, spans: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """An answer as vLLM writes it."""
+    content = [{"token_id": token, "logprob": log_prob} for token, log_prob in zip(tokens, log_probs, strict=True)]
+    answer = {
+        "finish_reason": finish_reason,
+        "token_ids": tokens,
+        "logprobs": {"content": content},
+        "weight_versions": spans,
+        "routed_experts": None,
+    }
+    return {"choices": [answer]}
+
+
 class Handler(BaseHTTPRequestHandler):
     """vLLM's paths."""
 
@@ -122,8 +183,11 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     engine: SimulatedLatencyEngine
     settings: dict[str, Any]
+    secret: str
 
     def do_GET(self) -> None:
+        if self._refused():
+            return
         model = {**self.settings, "logprobs_mode": "processed_logprobs"}
         known = {
             "/health": None,
@@ -134,6 +198,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
+        if self._refused():
+            return
         parts, engine = urlsplit(self.path), self.engine
         answer: Any = {}
         if parts.path == "/inference/v1/generate":
@@ -147,7 +213,7 @@ class Handler(BaseHTTPRequestHandler):
         elif parts.path == "/update_weights":
             engine.receive(**body["update_info"])
         elif parts.path == "/finish_weight_update":
-            engine.version = body["weight_version"]
+            engine.finish_update(body["weight_version"])
         elif parts.path == "/collective_rpc":
             answer = {"results": engine.rpc(body["method"])}
         else:
@@ -157,9 +223,15 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing."""
 
-    def _answer(self, body: Any) -> None:
+    def _refused(self) -> bool:
+        known = self.headers.get("Authorization") == f"Bearer {self.secret}"
+        if self.secret and not known:
+            self._answer("a token is needed", status=401)
+        return bool(self.secret) and not known
+
+    def _answer(self, body: Any, status: int = 200) -> None:
         content = b"" if body is None else json.dumps(body).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -179,10 +251,12 @@ def main() -> None:
     parser.add_argument("--token-ms", type=float, required=True, help="milliseconds that a token takes")
     parser.add_argument("--tokens", type=int, nargs=2, required=True, help="shortest and longest response")
     parser.add_argument("--slots", type=int, default=64, help="responses worked on at once")
+    parser.add_argument("--secret", default="", help="token without which it answers nothing; none where empty")
     parser.add_argument("--context", type=int, default=128, help="the model's")
     given = parser.parse_args()
     low, high = given.tokens
     Handler.engine = SimulatedLatencyEngine(given.vocab, given.token_ms / 1000, (low, high), given.slots)
+    Handler.secret = given.secret
     Handler.settings = {"dtype": "torch.float32", "max_model_len": given.context}
     server = Server(("127.0.0.1", given.port), Handler)
     print(server.server_port, flush=True)

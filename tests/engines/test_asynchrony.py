@@ -7,6 +7,8 @@ must train on the same responses in the same order, however old the weights were
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,7 +20,7 @@ import pytest
 from megarl.checkpoint.responses import load_responses
 from megarl.observe.metrics import reproducible
 from tests.engines.simulated import simulated_server
-from tests.runs import metrics, reached, started, train, undocumented, wait_until
+from tests.runs import REPOSITORY, command, environment, metrics, reached, started, train, undocumented, wait_until
 
 pytestmark = pytest.mark.parallel
 
@@ -46,6 +48,7 @@ MODES: dict[str, list[str]] = {
     ],
     "drop": ["rl.asynchrony.mode=fully_async", UNCUT, "rl.asynchrony.max_staleness=2", "rl.asynchrony.spanning=drop"],
 }
+AGES = [f"staleness/{name}" for name in ("mean", "max", "older_tokens_share", "spanning_share", "dropped")]
 BOUNDS = {"sync": 0, "one_step_off": 1, "fully_async, 1": 1, "fully_async, 3": 3, "drop": 2}
 
 
@@ -111,6 +114,37 @@ def test_only_what_may_span_an_update_does(runs: dict[str, Path]) -> None:
     assert spanning["fully_async, 3"] > 0
     assert dropped["drop"] > 0
     assert dropped["one_step_off"] == dropped["fully_async, 3"] == 0
+
+
+NOTHING_AHEAD = """
+import sys
+from megarl.config.asynchrony import AsynchronyConfig
+AsynchronyConfig.lookahead = property(lambda config: 0)
+from megarl.cli import main
+sys.exit(main())
+"""
+
+
+def test_one_step_off_with_nothing_ahead_is_the_synchronous_run(
+    server: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """A step gets its responses by the fleet's rounds or by the stream, which differ in when and in nothing else."""
+    folder, whole = tmp_path / "run", runs["sync"]
+    keys = [f"output_dir={folder}", f"engine.urls=[{server}]", *SIZES, *MODES["one_step_off"]]
+    finished = subprocess.run(
+        [sys.executable, "-c", NOTHING_AHEAD, *command(*keys)[3:]],
+        cwd=REPOSITORY,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert finished.returncode == 0, finished.stderr
+    lines = [reproducible(line) for line in metrics(folder)]
+    assert [{name: line.pop(name) for name in AGES} for line in lines] == [dict.fromkeys(AGES, 0.0)] * STEPS
+    assert lines == [reproducible(line) for line in metrics(whole)]
+    for name in ("samples.jsonl", "model/model.safetensors"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
 
 
 def test_a_killed_run_one_step_off_resumes_as_the_unbroken_one(

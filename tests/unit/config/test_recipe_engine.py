@@ -21,6 +21,8 @@ REFUSED = {
     "engine.arguments=[--api-key, x]": "sets what megarl sets",
     "engine.arguments=[--api_key, x]": "sets what megarl sets",
     "engine.arguments=[--dtype=bfloat16]": "sets what engine.dtype sets",
+    "engine.arguments=[-q, fp8]": "sets what engine.quantization sets",
+    "engine.arguments=[--grpc-port=50051]": "sets what megarl, whose guard stands at one door alone, sets",
     "engine.quantization=fp8_per_channel": "starts from 16 bits",
     "model.head_dim=16": "has no attention kernel in vLLM",
 }
@@ -35,6 +37,20 @@ def test_refused(override: str) -> None:
     with pytest.raises(RecipeError, match=REFUSED[override]) as refused:
         loaded(override)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("--host=0.0.0.0", "--hos=0.0.0.0", "--port=1", "--config=server.yaml", "--api-key=x", "--admin-api-key=x"),
+        *("--tokenizer-worker-num=2", "--tokenizer-w=2", "--smg-grpc-mode", "--grpc-mode", "--grpc-port=50051"),
+        *("--enable-http2", "--encoder-only", "--use-ray", "--sidecar=x", "--kv-events-config={}"),
+        *("--custom-weight-loader=x", "--weight-version=3", "--nccl-init-addr=0.0.0.0:1", "--dist-init-addr=0.0.0.0:1"),
+    ],
+)
+def test_no_argument_takes_the_guard_from_sglang(argument: str) -> None:
+    with pytest.raises(RecipeError, match=r"^engine\.arguments="):
+        load_recipe(RECIPE, ["rollout.engine=sglang", f"engine.arguments={json.dumps([argument])}"])
 
 
 def test_a_remote_server_needs_permission_and_a_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,10 @@ from tests.unit.megatron.tiny import tiny_recipe
 
 def test_the_token_is_in_the_environment_alone() -> None:
     recipe = tiny_recipe(head_dim=6)
-    environment = server_environment({"RANK": "0", "PATH": "/bin"}, "a secret")
-    assert environment[TOKEN] == "a secret" and "RANK" not in environment
+    inherited = {"RANK": "0", "PATH": "/bin", "VLLM_API_KEY": "another", "SGLANG_GRPC_PORT": "50051"}
+    environment = server_environment(inherited, "a secret")
+    assert environment[TOKEN] == "a secret"
+    assert not environment.keys() & (inherited.keys() - {"PATH"})
     assert "a secret" not in " ".join(server_command(recipe, Path("/model"), 1234))
 
 
