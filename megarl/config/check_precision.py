@@ -1,5 +1,6 @@
 """Cross-field checks of the trainer's precision."""
 
+import math
 from collections.abc import Iterator
 
 from megarl.config.refusal import refusal
@@ -12,6 +13,16 @@ def loss_scale_starts_above_its_least(recipe: Recipe) -> None:
     if scale.least > scale.initial:
         reason = f"is above precision.loss_scale.initial={scale.initial:g}"
         raise refusal("precision.loss_scale.least", scale.least, reason, "give at most that")
+
+
+def loss_scales_are_exact(recipe: Recipe) -> None:
+    """A factor that is no power of two rounds every gradient, and doubling and halving keep it so."""
+    scale = recipe.precision.loss_scale
+    for name, value in (("initial", scale.initial), ("least", scale.least)):
+        mantissa, exponent = math.frexp(value)
+        if mantissa != 0.5:
+            reason = "is no power of two, so that it rounds the gradients"
+            raise refusal(f"precision.loss_scale.{name}", value, reason, f"give one, such as {2.0 ** (exponent - 1):g}")
 
 
 def fp8_has_a_dtype_beside_it(recipe: Recipe) -> None:
@@ -80,6 +91,7 @@ def frozen_model_has_scales(recipe: Recipe) -> None:
 
 PRECISION_CHECKS = (
     loss_scale_starts_above_its_least,
+    loss_scales_are_exact,
     fp8_has_a_dtype_beside_it,
     fp8_divides_shape,
     fp8_weights_have_their_optimizer,

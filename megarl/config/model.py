@@ -27,7 +27,7 @@ class ModelConfig:
         "Scaling of the rotary frequencies for long contexts: 'llama3' is that of Llama 3.1 and later.",
         choices=("none", "llama3"),
     )
-    rope_scaling_factor: float = key(8.0, "By how much llama3 scaling slows the slow frequencies.", above=0)
+    rope_scaling_factor: float = key(8.0, "By how much llama3 scaling slows the slow frequencies.", low=1)
     rope_low_freq_factor: float = key(
         1.0, "Frequencies of fewer turns over the original context than this are slowed in full.", above=0
     )

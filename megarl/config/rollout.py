@@ -14,7 +14,9 @@ class RolloutConfig:
         "The rollout engine: 'embedded' generates in the trainer's processes, 'vllm' and 'sglang' on servers.",
         choices=("embedded", "vllm", "sglang"),
     )
-    temperature: float = key(1.0, "Sampling temperature; logits are divided by it.", above=0)
+    temperature: float = key(
+        1.0, "Sampling temperature; logits are divided by it. vLLM would sample at 0.01 if asked for less.", low=0.01
+    )
     top_p: float = key(
         1.0,
         "Of what top_k leaves, the fewest likeliest tokens whose probability reaches it are sampled; 1 for all.",

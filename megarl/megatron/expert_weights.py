@@ -1,4 +1,4 @@
-"""Names and pieces of experts' parameters under expert parallelism."""
+"""Names, groups and pieces of experts' parameters under expert and expert-tensor parallelism."""
 
 import re
 from collections.abc import Iterator
@@ -14,6 +14,18 @@ _EXPERT = re.compile(r"(.*\.experts\.local_experts\.)(\d+)(\..*)")
 def is_expert(name: str) -> bool:
     """Whether Megatron-core's parameter is of a routed expert."""
     return _EXPERT.fullmatch(name) is not None
+
+
+def keep_gradients_apart(stage: torch.nn.Module) -> None:
+    """Has the experts' gradients added up over the ranks that hold the same part of the same experts.
+
+    Up to 0.16 Megatron-core marks them for that only where the expert-parallel size is above 1. At 1 it takes them for
+    weights of the other layers; where experts are split otherwise, the data-parallel ranks of those hold other parts of
+    an expert, or are not all that hold the same.
+    """
+    for name, parameter in stage.named_parameters():
+        if is_expert(name):
+            parameter.allreduce = False  # type: ignore[attr-defined]
 
 
 def global_name(name: str, experts: int) -> str:

@@ -10,6 +10,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megarl.config.model import ModelConfig, ParallelConfig
 from megarl.config.precision import PrecisionConfig
+from megarl.megatron.expert_weights import keep_gradients_apart
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.precision import set_token_alignment, transformer_options
 from megarl.megatron.rope import llama3_frequencies
@@ -86,7 +87,7 @@ def _stage_layout(parallel: ParallelConfig) -> str | None:
     if parallel.pipeline_layers is None:
         return None
     stages = ["t" * layers for layers in parallel.pipeline_layers]
-    return "|".join(["E" + stages[0], *stages[1:]]) + "L" if len(stages) > 1 else f"E{stages[0]}L"
+    return f"E{'|'.join(stages)}L"
 
 
 def build_model(
@@ -114,12 +115,14 @@ def build_model(
     """
     config = transformer_config(model, parallel, precision)
     tied = model.tie_embeddings if tie_embeddings is None else tie_embeddings
-    stages = [None] if parallel.virtual == 1 else list(range(parallel.virtual))
+    numbers = [None] if parallel.virtual == 1 else list(range(parallel.virtual))
     built = [
-        _build_stage(config, model, parallel, vocab_size, tied, stage, precision.fp8.emulation) for stage in stages
+        _build_stage(config, model, parallel, vocab_size, tied, number, precision.fp8.emulation) for number in numbers
     ]
-    if precision.fp8.emulation:
-        for stage in built:
+    for stage in built:
+        if parallel.expert_tensor_size != parallel.tensor:
+            keep_gradients_apart(stage)
+        if precision.fp8.emulation:
             emulate_fp8(stage.decoder, precision.fp8)
     return built
 

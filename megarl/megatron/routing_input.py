@@ -25,7 +25,8 @@ def routing_input(batch: TrainBatch, inputs: ModelInput, sequence_parallel: bool
         order_sb = order_sb.chunk(size)[parallel_state.get_tensor_model_parallel_rank()]
     places_N = inputs.places_CN[inputs.context_rank][order_sb.flatten()]
     # rows that are laid out at their padded width have places for the padding too
-    is_read_BT = torch.arange(width, device=places_N.device) < batch.lengths_B[:, None]
+    lengths_B = batch.lengths_B.to(places_N.device, non_blocking=True)
+    is_read_BT = torch.arange(width, device=places_N.device) < lengths_B[:, None]
     is_token_N = torch.cat([is_read_BT.flatten(), is_read_BT.new_zeros(1)])[places_N]
     scale = (batch.total_tokens or 0) / max(batch.total_sequences or 0, 1)
     return RoutingInput(

@@ -104,6 +104,12 @@ LINES = {
     "data: {options: {a: '???'}}": 'data.options.a="???" (a.yaml) stands for a missing value; give the value or',
     "seed: -1": "seed=-1 (a.yaml) is below 0; give at least 0.",
     "seed: 4294967296": "seed=4294967296 (a.yaml) is above 4294967295; give at most 4294967295.",
+    # which vLLM would take for 0.01
+    "rollout: {temperature: 0.009}": "rollout.temperature=0.009 (a.yaml) is below 0.01; give at least 0.01.",
+    # llama3's scaling slows frequencies, so transformers refuses it too
+    "model: {rope_scaling: llama3, rope_scaling_factor: 0.5}": (
+        "model.rope_scaling_factor=0.5 (a.yaml) is below 1; give at least 1."
+    ),
     "rl: {optimizer: {lr: 0}}": "rl.optimizer.lr=0.0 (a.yaml) is not above 0; give more than 0.",
     "rl: {optimizer: {lr: .nan}}": "rl.optimizer.lr=NaN (a.yaml) is not a finite number; give one.",
     "rl: {optimizer: {lr: .inf}}": "rl.optimizer.lr=Infinity (a.yaml) is not a finite number; give one.",

@@ -17,6 +17,9 @@ CASES = {
     "precision: {dtype: fp16, loss_scale: {initial: 4, least: 8}}": (
         "precision.loss_scale.least=8.0 is above precision.loss_scale.initial=4; give at most that."
     ),
+    "precision: {dtype: fp16, loss_scale: {initial: 100}}": (
+        "precision.loss_scale.initial=100.0 is no power of two, so that it rounds the gradients; give one, such as 64."
+    ),
     f"precision: {{dtype: fp16, {EMULATED % 'mxfp8'}}}": (
         "precision.dtype=fp16 scales the loss by overflows, which precision.fp8.recipe=mxfp8 saturates away; "
         "set it to bf16."

@@ -7,6 +7,7 @@ import torch
 
 from megarl.megatron.batch import TrainBatch, pad_batch
 from megarl.megatron.model_input import model_input
+from megarl.megatron.routing_input import routing_input
 from megarl.megatron.world import Layout
 from tests.unit.megatron.tiny import random_batch
 
@@ -48,6 +49,8 @@ def test_laying_out_never_waits_for_the_device(packed_tokens: int | None) -> Non
     assert inputs.tokens_bs.device.type == inputs.positions_bs.device.type == "meta"
     assert inputs.tokens_bs.shape == model_input(small(packed_tokens)).tokens_bs.shape
     assert inputs.take(batch.mask_BT).shape == (inputs.tokens_bs.numel(),)
+    routing = routing_input(batch, inputs, sequence_parallel=False)
+    assert routing.sequences_N.device.type == "meta" and routing.sequences_N.shape == (inputs.tokens_bs.numel(),)
 
 
 @pytest.mark.parametrize("packed_tokens", [None, 8])
