@@ -31,7 +31,6 @@ from megarl.checkpoint.shards import ShardWriter  # noqa: E402
 from megarl.megatron.policy import FrozenModel  # noqa: E402
 from megarl.megatron.weights import random_weights  # noqa: E402
 from megarl.megatron.world import join_world, leave_world  # noqa: E402
-from megarl.sync.push import ServedSync  # noqa: E402
 from tests.parallel.sync_reader import ReadersWithoutEngine  # noqa: E402
 from tests.parallel.sync_without_probe import SyncWithoutProbe  # noqa: E402
 
