@@ -20,7 +20,7 @@ def test_a_run_writes_its_servers_token_nowhere(tmp_path: Path, monkeypatch: pyt
         finished = train(f"output_dir={folder}", f"engine.urls=[{url}]", *SIZES)
     assert finished.returncode == 0, finished.stderr
     written = [path for path in folder.rglob("*") if path.is_file()]
-    assert {"metrics.jsonl", "recipe.yaml"} <= {path.name for path in written}
+    assert {"metrics.jsonl", "run.json"} <= {path.name for path in written}
     shown = [finished.stdout.encode(), finished.stderr.encode(), *(path.read_bytes() for path in written)]
     assert not [text for text in shown if SECRET.encode() in text]
 
