@@ -3,9 +3,9 @@
 import math
 from dataclasses import replace
 
-from megarl.drift import drift_metrics
 from megarl.loop.advantages import with_advantages
 from megarl.loop.critic import update_critic
+from megarl.loop.drift import measured_drift
 from megarl.loop.policy_loss import build_normalisation, build_policy_loss
 from megarl.loop.report import rollout_metrics, samples, update_metrics
 from megarl.loop.rollouts import Rollouts, collect_rollouts
@@ -33,7 +33,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         rollouts = collect_rollouts(run, seconds)
         with timed(seconds, "log_probs"):
             batch, agreement = _scored(run, rollouts)
-        drift = _drift(batch) | agreement
+        drift = measured_drift(run, batch, rollouts.completions) | agreement
         staleness = _staleness(run, rollouts)
         batch, correction = with_advantages(run, batch, rollouts)
         with timed(seconds, "update"):
@@ -87,11 +87,6 @@ def _scored(run: Run, rollouts: Rollouts) -> tuple[TrainBatch, dict[str, float]]
         reference_log_probs_BT=reference,
     )
     return scored, agreement
-
-
-def _drift(batch: TrainBatch) -> dict[str, float]:
-    assert batch.old_log_probs_BT is not None and batch.rollout_log_probs_BT is not None
-    return drift_metrics(batch.old_log_probs_BT, batch.rollout_log_probs_BT, batch.mask_BT)
 
 
 def _staleness(run: Run, rollouts: Rollouts) -> dict[str, float]:
