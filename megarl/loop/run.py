@@ -72,6 +72,7 @@ class Run:
     saved: dict[str, Any] | None = None
     warned_of_entropy: bool = False
     token_classes_V: Tensor | None = None
+    told_of_drift: set[str] = field(default_factory=set)
 
     @property
     def folder(self) -> Path:
