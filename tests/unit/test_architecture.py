@@ -10,7 +10,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "__main__"}),
     frozenset({"launch", "doctor"}),
     frozenset({"loop"}),
-    frozenset({"rollout", "sync", "rewards", "data", "evaluate", "checkpoint", "observe"}),
+    frozenset({"rollout", "sync", "rewards", "data", "evaluate", "checkpoint", "observe", "dumps"}),
     frozenset({"megatron"}),
     frozenset({"drift"}),
     frozenset({"objectives"}),
