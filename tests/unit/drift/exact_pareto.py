@@ -1,4 +1,4 @@
-"""k-hat as the papers write it, on the weights themselves, in decimal arithmetic of 60 digits."""
+"""k-hat as the papers write it, on the weights themselves, in decimal arithmetic of 40 digits."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +13,9 @@ def exact_pareto_k(log_weights: Sequence[float]) -> float | None:
         return None
     with localcontext() as context:
         # exponents of weights that are e^(10^6) apart
-        context.prec, context.Emax, context.Emin = 60, 10**9, -(10**9)
-        weights = sorted(Decimal(value).exp() for value in log_weights)
-        behind = weights[count - size - 1]
-        excess = [weight - behind for weight in weights[count - size :] if weight > behind]
+        context.prec, context.Emax, context.Emin = 40, 10**9, -(10**9)
+        behind, *tail = [Decimal(value).exp() for value in sorted(log_weights)[count - size - 1 :]]
+        excess = [weight - behind for weight in tail if weight > behind]
         if len(excess) < 5:
             return None
         shape = _zhang_stephens(excess)
