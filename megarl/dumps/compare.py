@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from megarl.config.errors import UserError
-from megarl.dumps.differences import Difference, differences
+from megarl.dumps.differences import UNITS, Difference, differences
 from megarl.dumps.errors import DumpError
 from megarl.dumps.measured import Measured, measured
 from megarl.dumps.open import Dump, open_dump
@@ -59,7 +59,8 @@ def _enough(dump: Dump) -> Measured:
 
 def _print(first: Path, second: Path, compared: list[Difference], responses: list[int]) -> None:
     table = Table(box=SIMPLE_HEAD, caption_justify="left")
-    table.add_column("measure")
+    table.add_column("measure", no_wrap=True)
+    table.add_column("unit")
     for name in (str(first), str(second), "difference, 95 %", "p"):
         table.add_column(name, justify="right")
     for row in compared:
@@ -67,10 +68,16 @@ def _print(first: Path, second: Path, compared: list[Difference], responses: lis
             interval = f"{row.low:+.3g} to {row.high:+.3g}"
             style = "bold" if row.differs else None
             table.add_row(
-                row.name, f"{row.first:.4g}", f"{row.second:.4g}", interval, f"{row.p_value:.3g}", style=style
+                row.name,
+                UNITS[row.name],
+                f"{row.first:.4g}",
+                f"{row.second:.4g}",
+                interval,
+                f"{row.p_value:.3g}",
+                style=style,
             )
     console = Console()
     console.print(table)
-    told = [row.name.split(",")[0] for row in compared if row.differs]
+    told = [row.name for row in compared if row.differs]
     found = f"They differ in {', '.join(told)}." if told else "No difference is beyond chance."
     console.print(f"{responses[0]:,} and {responses[1]:,} responses. {found}", markup=False)

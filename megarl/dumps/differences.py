@@ -14,17 +14,18 @@ from megarl.drift.tokens import RATIO_BAND
 from megarl.dumps.measured import Measured
 from megarl.objectives.covariance import named_generator
 
-NAMES = (
-    "mean |Delta|, nats",
-    "outside 0.9 to 1.1, share of tokens",
-    "|Delta| above ln 2, share of tokens",
-    "KL(engine, trainer), k1, nats a token",
-    "KL(engine, trainer), k3, nats a token",
-    "|sum of Delta| a response, nats",
-    "effective sample size, share of responses",
-    "tokens a response",
-    "reward",
-)
+UNITS = {
+    "mean |Delta|": "nats",
+    "outside 0.9 to 1.1": "share of tokens",
+    "|Delta| above ln 2": "share of tokens",
+    "k1 of KL(engine, trainer)": "nats a token",
+    "k3 of KL(engine, trainer)": "nats a token",
+    "mean |sum of Delta|": "nats a response",
+    "effective sample size": "share of responses",
+    "length": "tokens a response",
+    "reward": "mean",
+}
+"""Measures by name, with their units."""
 INTERVAL = (0.025, 0.975)
 _AT_ONCE = 2**22
 """Counts of responses that are held at a time."""
@@ -35,7 +36,7 @@ class Difference:
     """One measure of two dumps.
 
     Attributes:
-        name: for people, with its unit.
+        name: a key of `UNITS`.
         first: the first dump's.
         second: the second's.
         low: lower end of the 95 % interval of second - first.
@@ -64,7 +65,7 @@ def differences(first: Measured, second: Measured, resamples: int, seed: int) ->
     of_drawn = [_measures(sums_SM, len(side_RM)) for sums_SM, side_RM in zip(drawn, sides, strict=True)]
     return [
         _difference(name, of_whole[0][name].item(), of_whole[1][name].item(), of_drawn[0][name], of_drawn[1][name])
-        for name in NAMES
+        for name in UNITS
     ]
 
 
@@ -110,7 +111,7 @@ def _measures(sums_SM: Tensor, responses: int) -> dict[str, Tensor]:
         tokens / responses,
         reward / responses,
     )
-    return dict(zip(NAMES, values, strict=True))
+    return dict(zip(UNITS, values, strict=True))
 
 
 def _difference(name: str, first: float, second: float, first_S: Tensor, second_S: Tensor) -> Difference:

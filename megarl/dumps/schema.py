@@ -18,7 +18,7 @@ HEADER_KEY = b"megarl.dump"
 PIECES_KEY = b"megarl.pieces"
 
 _LOG_PROBS = pa.list_(pa.float32())
-_VERSIONS = pa.list_(pa.struct([("version", pa.int64()), ("start", pa.int32()), ("end", pa.int32())]))
+_SPAN = pa.struct([("version", pa.int64()), ("start", pa.int32()), ("end", pa.int32()), ("replica", pa.int32())])
 
 SCHEMA = pa.schema(
     [
@@ -34,8 +34,7 @@ SCHEMA = pa.schema(
         ("rollout_log_probs", _LOG_PROBS),
         ("reference_log_probs", _LOG_PROBS),
         ("advantages", pa.list_(pa.float32())),
-        ("versions", _VERSIONS),
-        ("replica", pa.int32()),
+        ("versions", pa.list_(_SPAN)),
         ("finish_reason", pa.string()),
         ("reward", pa.float64()),
         ("task_reward", pa.float64()),

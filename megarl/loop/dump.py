@@ -70,7 +70,6 @@ def _of_responses(run: Run, rollouts: Rollouts, rows: slice, step: int) -> dict[
         "top_k": sampling.top_k,
         "max_new_tokens": sampling.max_new_tokens,
         "stop_token_id": sampling.stop_token_id,
-        "replica": None,
     }
     columns: dict[str, Sequence[Any]] = {
         "problem_id": [completion.request.problem_id for completion in completions],

@@ -59,7 +59,7 @@ def test_each_list_has_one_element_a_token(run: Path) -> None:
         tokens = len(row["response_ids"])
         for name in ("trained", "old_log_probs", "rollout_log_probs", "reference_log_probs", "advantages"):
             assert len(row[name]) == tokens
-        assert row["versions"] == [{"version": 3, "start": 0, "end": tokens}]
+        assert row["versions"] == [{"version": 3, "start": 0, "end": tokens, "replica": None}]
         assert row["step"] == 4
         assert row["finish_reason"] == ("stop" if row["response_ids"][-1] == row["stop_token_id"] else "length")
     assert len({(row["problem_id"], row["sample"]) for row in rows}) == 16

@@ -36,7 +36,6 @@ def rows(lengths: Sequence[int] = LENGTHS, *, step: int = 1, drift: float = 0.1,
         "reference_log_probs": [None] * len(lengths),
         "advantages": [[1.0] * n for n in lengths],
         "versions": [[{"version": step - 1, "start": 0, "end": n}] for n in lengths],
-        "replica": [None] * len(lengths),
         "finish_reason": ["stop"] * len(lengths),
         "reward": [float(index % 2) for index in range(len(lengths))],
         "task_reward": [float(index % 2) for index in range(len(lengths))],
@@ -56,9 +55,10 @@ def write(
     schema: pa.Schema = SCHEMA,
     version: int = 1,
     pieces: Mapping[int, str] | None = None,
+    step: int = 1,
 ) -> Path:
     """Writes a dump with these columns."""
-    header = Header("made", int(columns["step"][0]), "0" * 64, tokenizer, "vllm", "bf16", "0.1.0", version)
+    header = Header("made", step, "0" * 64, tokenizer, "vllm", "bf16", "0.1.0", version)
     table = pa.table({name: pa.array(columns[name], schema.field(name).type) for name in schema.names}, schema=schema)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table.replace_schema_metadata(file_metadata(header, pieces or {})), path)

@@ -40,7 +40,7 @@ def test_a_missing_log_prob_is_not_usable_and_not_nan(tmp_path: Path) -> None:
 
 def test_a_folder_is_all_its_dumps_in_order(tmp_path: Path) -> None:
     for step in (10, 2, 9):
-        write(tmp_path / f"dumps/step-{step:08d}.parquet", rows(step=step))
+        write(tmp_path / f"dumps/step-{step:08d}.parquet", rows(step=step), step=step)
     for folder in (tmp_path, tmp_path / "dumps"):
         assert [chunk.keys[0].step for chunk in read(folder)] == [2, 9, 10]
     assert open_dump(tmp_path).about["steps"] == "2 to 10 (3 dumps)"
