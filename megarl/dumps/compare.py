@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from megarl.config.errors import UserError
 from megarl.dumps.differences import UNITS, Difference, differences
@@ -62,7 +63,8 @@ def _print(first: Path, second: Path, compared: list[Difference], responses: lis
     table.add_column("measure", no_wrap=True)
     table.add_column("unit")
     for name in (str(first), str(second), "difference, 95 %", "p"):
-        table.add_column(name, justify="right")
+        # as text: rich would take the [x] of a path for markup
+        table.add_column(Text(name), justify="right")
     for row in compared:
         if row.first == row.first and row.second == row.second:
             interval = f"{row.low:+.3g} to {row.high:+.3g}"

@@ -18,7 +18,13 @@ pytestmark = pytest.mark.parallel
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny finished run of two processes, which dumped its steps 2 and 4."""
     folder = tmp_path_factory.mktemp("dumps") / "run"
-    more = ("observe.dump_every=2", "rl.steps=5", "parallel.world_size=2", "rl.correction.veto=0.01")
+    more = (
+        "observe.dump_every=2",
+        "rl.steps=5",
+        "parallel.world_size=2",
+        "rl.correction.veto=0.01",
+        "evaluate.samples_per_prompt=0",
+    )
     finished = train(f"output_dir={folder}", "rl.correction.mode=decoupled", *more)
     assert finished.returncode == 0, finished.stderr
     return folder
