@@ -33,7 +33,7 @@ def save_responses(folder: Path, awaited: Awaited) -> None:
             "length": len(each.token_ids),
             "request": asdict(each.request),
             "finish_reason": each.finish_reason,
-            "versions": [[span.version, span.start, span.end] for span in each.versions],
+            "versions": [[span.version, span.start, span.end, span.replica] for span in each.versions],
         }
         for position, row, each in rows
     ]

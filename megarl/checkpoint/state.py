@@ -21,6 +21,8 @@ class RunState:
         kl_coefficient: weight of the KL estimate as it stands; it moves where `rl.kl.target` steers it.
         clip_high: the objective's as it stands, where the alarm on entropy raises it; None elsewhere.
         entropy_baseline: entropy of the first RL steps, for the alarm.
+        correction_level: what drift.correction=auto picked last; see `megarl.drift.auto.Level`.
+        correction_calm: steps in a row that have asked it for less.
         weight_version: version of the weights; each RL update that reaches the engine raises it by one.
         evaluations: results so far, by occasion ('before', 'after').
         awaited: on the main rank, with asynchronous generation: responses that no step has trained on yet, whole or
@@ -34,6 +36,8 @@ class RunState:
     kl_coefficient: float = 0.0
     clip_high: float | None = None
     entropy_baseline: list[float] = field(default_factory=list)
+    correction_level: int = 0
+    correction_calm: int = 0
     weight_version: int = 0
     evaluations: dict[str, Any] = field(default_factory=dict)
     awaited: dict[int, dict[int, Completion]] = field(default_factory=dict)

@@ -7,7 +7,8 @@ from megarl.config.schema import Recipe
 
 _BANDS = ("reject_token", "reject_sequence", "reject_geometric")
 _RULES = (*_BANDS, "reject_k3", "veto")
-_CORRECTS_ITSELF = ("decoupled_ppo", "dppo_tv")
+CORRECTS_ITSELF = ("decoupled_ppo", "dppo_tv")
+"""Objectives with a ratio of their own to the engine."""
 
 
 def _has_ratio(objective: str) -> bool:
@@ -28,9 +29,11 @@ def _asked(correction: CorrectionConfig) -> list[str]:
 
 def corrects_for_the_engine(recipe: Recipe) -> bool:
     """Whether importance weights, rejections or the objective's own ratio answer for who sampled a token."""
+    if recipe.drift.correction == "auto":
+        return True
     correction = recipe.rl.correction
     weighs = correction.weighting != "none" or bool(_rules(correction))
-    return recipe.rl.objective.name in _CORRECTS_ITSELF or correction.mode == "bypass" or weighs
+    return recipe.rl.objective.name in CORRECTS_ITSELF or correction.mode == "bypass" or weighs
 
 
 def _modes_that_fit(recipe: Recipe) -> list[str]:
@@ -38,7 +41,7 @@ def _modes_that_fit(recipe: Recipe) -> list[str]:
     correction, name = recipe.rl.correction, recipe.rl.objective.name
     weighs = correction.weighting != "none"
     idle = correction.opsm is not None and recipe.rl.updates_per_step == 1
-    decoupled = bool(_asked(correction)) and not idle and not (weighs and name in _CORRECTS_ITSELF)
+    decoupled = bool(_asked(correction)) and not idle and not (weighs and name in CORRECTS_ITSELF)
     bypass = not (weighs and _has_ratio(name)) and name != "decoupled_ppo" and correction.normalise == "all"
     return [mode for mode, fits in (("decoupled", decoupled), ("bypass", bypass)) if fits]
 
@@ -98,7 +101,7 @@ def nothing_is_corrected_twice(recipe: Recipe) -> None:
     correction, name = recipe.rl.correction, recipe.rl.objective.name
     if correction.weighting == "none":
         return
-    if name in _CORRECTS_ITSELF:
+    if name in CORRECTS_ITSELF:
         reason = f"corrects a second time what rl.objective.name={name} corrects by its own ratio to the engine"
         mode = ""
         if _asked(correction) == ["weighting"] and (name == "decoupled_ppo" or correction.mode == "decoupled"):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from megarl.config.data import DataConfig, RewardConfig
+from megarl.config.drift import DriftConfig
 from megarl.config.engine import EngineConfig, SyncConfig
 from megarl.config.fields import key
 from megarl.config.model import ModelConfig, ParallelConfig, TokenizerConfig
@@ -32,6 +33,7 @@ class Recipe:
     reward: RewardConfig = field(default_factory=RewardConfig)
     sft: SFTConfig = field(default_factory=SFTConfig)
     rl: RLConfig = field(default_factory=RLConfig)
+    drift: DriftConfig = field(default_factory=DriftConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     sync: SyncConfig = field(default_factory=SyncConfig)

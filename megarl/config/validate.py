@@ -3,6 +3,7 @@
 from megarl.config.check_asynchrony import ASYNCHRONY_CHECKS
 from megarl.config.check_correction import CORRECTION_CHECKS
 from megarl.config.check_data import DATA_CHECKS
+from megarl.config.check_drift import DRIFT_CHECKS
 from megarl.config.check_engine import ENGINE_CHECKS
 from megarl.config.check_entropy import ENTROPY_CHECKS
 from megarl.config.check_model import MODEL_CHECKS
@@ -22,6 +23,6 @@ def validate(recipe: Recipe) -> None:
     """
     generation = (*ENGINE_CHECKS, *ASYNCHRONY_CHECKS)
     run_and_data = (*UNREAD_CHECKS, *MODEL_CHECKS, *MOE_CHECKS, *PRECISION_CHECKS, *DATA_CHECKS, *TRAINING_CHECKS)
-    policy_loss = (*OBJECTIVE_CHECKS, *CORRECTION_CHECKS, *ENTROPY_CHECKS)
+    policy_loss = (*OBJECTIVE_CHECKS, *CORRECTION_CHECKS, *ENTROPY_CHECKS, *DRIFT_CHECKS)
     for check in (*run_and_data, *generation, *policy_loss):
         check(recipe)

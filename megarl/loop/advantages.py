@@ -20,10 +20,18 @@ from megarl.objectives.kl import ESTIMATORS
 from megarl.objectives.masked import masked_log_ratio
 
 
-def with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> tuple[TrainBatch, dict[str, float]]:
+def with_advantages(
+    run: Run, batch: TrainBatch, rollouts: Rollouts, config: RLConfig | None = None
+) -> tuple[TrainBatch, dict[str, float]]:
     """The batch with each token's advantage, and without the responses that the recipe leaves out of the loss.
 
     Rejection comes first: a response that is not trained on enters no sibling's baseline. Collective.
+
+    Args:
+        run: the run.
+        batch: the step's rollouts, scored.
+        rollouts: the same, with their rewards.
+        config: with the correction as it stands; None for the recipe's own.
 
     Returns:
         The batch, and the correction's metrics where it is formed here.
@@ -31,7 +39,7 @@ def with_advantages(run: Run, batch: TrainBatch, rollouts: Rollouts) -> tuple[Tr
     Raises:
         UserError: rl.advantage=max_rl, and a reward is negative.
     """
-    config = run.recipe.rl
+    config = run.recipe.rl if config is None else config
     generated_BT, penalties_BT = batch.mask_BT, _penalties(run, batch)
     if config.overlong.filter:
         whole_B = torch.tensor([completion.finish_reason == "stop" for completion in rollouts.completions])

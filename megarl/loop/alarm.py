@@ -35,6 +35,11 @@ def why_idle(config: RLConfig, metrics: Mapping[str, float]) -> str | None:
         config: the recipe's.
         metrics: of the step.
     """
+    if metrics.get("drift/skipped_updates", 0) > 0:
+        return (
+            "drift was beyond a bound of drift.skip_update, see the warnings above: find its cause (docs/drift.md) or "
+            "give a looser bound"
+        )
     if metrics["response/untrained_share"] == 1:
         return (
             "no response had a token left to train on: see response/truncated_share and correction/kept_share, and "
@@ -42,8 +47,8 @@ def why_idle(config: RLConfig, metrics: Mapping[str, float]) -> str | None:
         )
     if metrics.get("correction/kept_share") == 0:
         return (
-            "rl.correction dropped every token: see drift/abs_mean and drift/tokens_without_log_prob, and widen its "
-            "bands or mend the engine"
+            "the correction dropped every token: see drift/abs_mean and drift/tokens_without_log_prob, and widen the "
+            "bands of rl.correction or mend the engine"
         )
     if config.advantage in GROUP_RELATIVE and metrics["reward/uniform_groups_share"] == 1:
         return (

@@ -3,9 +3,12 @@
 import math
 from dataclasses import replace
 
-from megarl.drift import drift_metrics
+from megarl.config.schema import Recipe
 from megarl.loop.advantages import with_advantages
+from megarl.loop.auto_correction import chosen_correction, with_correction
 from megarl.loop.critic import update_critic
+from megarl.loop.drift import measured_drift
+from megarl.loop.drift_bounds import heed_bounds, without_tokens
 from megarl.loop.dump import dump_step
 from megarl.loop.policy_loss import build_normalisation, build_policy_loss
 from megarl.loop.report import rollout_metrics, samples, update_metrics
@@ -34,14 +37,21 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         rollouts = collect_rollouts(run, seconds)
         with timed(seconds, "log_probs"):
             batch, agreement = _scored(run, rollouts)
-        drift = _drift(batch) | agreement
+        with timed(seconds, "drift"):
+            drift = measured_drift(run, batch, rollouts.completions) | agreement
+        verdict = heed_bounds(run, drift)
+        choice = chosen_correction(run, drift)
+        recipe = with_correction(run.recipe, choice)
         staleness = _staleness(run, rollouts)
         generated_BT = batch.mask_BT
-        batch, correction = with_advantages(run, batch, rollouts)
-        dump_step(run, rollouts, generated_BT, batch)
+        batch, correction = with_advantages(run, batch, rollouts, recipe.rl)
+        trained = without_tokens(batch) if verdict.skip else batch
+        dump_step(run, rollouts, generated_BT, trained)
         with timed(seconds, "update"):
-            critic_metrics = update_critic(run, batch)
-            updates = _update(run, batch)
+            critic_metrics = update_critic(run, trained)
+            updates = _update(run, trained, recipe)
+        if choice is not None:
+            state.correction_level, state.correction_calm = int(choice.level), choice.calm
         state.problems_drawn += rollouts.problems_drawn
         state.weight_version += 1
         with timed(seconds, "sync"):
@@ -56,6 +66,8 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         "kl/coefficient": state.kl_coefficient,
         **({} if state.clip_high is None else {"policy/clip_high": state.clip_high}),
         **{f"drift/{name}": value for name, value in drift.items()},
+        **verdict.metrics,
+        **({} if choice is None else {"drift/correction_level": float(choice.level)}),
         **run.engine_metrics(),
         **{f"seconds/{name}": value for name, value in seconds.items()},
         **({"tokens_per_s/rollout": rollouts.tokens_generated / seconds["rollout"]} if "rollout" in seconds else {}),
@@ -92,11 +104,6 @@ def _scored(run: Run, rollouts: Rollouts) -> tuple[TrainBatch, dict[str, float]]
     return scored, agreement
 
 
-def _drift(batch: TrainBatch) -> dict[str, float]:
-    assert batch.old_log_probs_BT is not None and batch.rollout_log_probs_BT is not None
-    return drift_metrics(batch.old_log_probs_BT, batch.rollout_log_probs_BT, batch.mask_BT)
-
-
 def _staleness(run: Run, rollouts: Rollouts) -> dict[str, float]:
     """Ages of the step's tokens, where they may have any."""
     if run.ahead is None:
@@ -106,12 +113,18 @@ def _staleness(run: Run, rollouts: Rollouts) -> dict[str, float]:
     return {**ages, "staleness/dropped": float(run.ahead.take_dropped())}
 
 
-def _update(run: Run, batch: TrainBatch) -> list[Update]:
-    """The step's optimizer steps, on a part of the batch each; none while the critic alone warms up. Collective."""
+def _update(run: Run, batch: TrainBatch, recipe: Recipe) -> list[Update]:
+    """The step's optimizer steps, on a part of the batch each; none while the critic alone warms up. Collective.
+
+    Args:
+        run: the run.
+        batch: what is trained on.
+        recipe: with the correction as it stands.
+    """
     config = run.recipe.rl
     if run.state.step < config.critic.warmup_steps:
         return []
-    loss = build_policy_loss(run.recipe, run.state.kl_coefficient, run.state.clip_high)
+    loss = build_policy_loss(recipe, run.state.kl_coefficient, run.state.clip_high)
     updates = []
     for index, part in enumerate(batch.parts(config.updates_per_step)):
         part, covariance = with_selection(run, part, index)

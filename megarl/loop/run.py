@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from megarl.checkpoint.responses import save_responses
@@ -70,6 +71,8 @@ class Run:
     state: RunState = field(default_factory=RunState)
     saved: dict[str, Any] | None = None
     warned_of_entropy: bool = False
+    token_classes_V: Tensor | None = None
+    told_of_drift: set[str] = field(default_factory=set)
 
     @property
     def folder(self) -> Path:

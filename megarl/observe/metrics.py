@@ -9,8 +9,8 @@ from megarl.observe.files import JsonlFile, nulled
 from megarl.observe.mirrors import Mirror, TensorBoardMirror, WandbMirror
 
 METRICS_FILE = "metrics.jsonl"
-PREFIXES_OF_THE_DAY = ("seconds/", "tokens_per_s/", "engine/", "sync/")
-"""Metrics of the clock, and of what died and was started again."""
+PREFIXES_OF_THE_DAY = ("seconds/", "tokens_per_s/", "engine/", "sync/", "drift/replica_")
+"""Metrics of the clock, of what died and was started again, and of which server happened to be free."""
 _OWN_KEYS = ("phase", "step", "nonfinite")
 
 

@@ -31,7 +31,7 @@ def read_series(lines: Sequence[dict[str, Any]], phase: str, key: str) -> Series
 
 def keys_under(lines: Sequence[dict[str, Any]], phase: str, prefix: str) -> list[str]:
     """Keys of a phase that start with `prefix`, in the order of a step: known parts first, then by name."""
-    order = ("rollout", "reward", "log_probs", "update", "sync", "step")
+    order = ("rollout", "reward", "log_probs", "drift", "update", "sync", "step")
     found = {key for line in lines if line["phase"] == phase for key in line if key.startswith(prefix)}
     parts = {key: key.removeprefix(prefix) for key in found}
     return sorted(found, key=lambda key: (order.index(parts[key]) if parts[key] in order else len(order), key))

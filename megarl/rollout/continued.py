@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from megarl.rollout.types import Completion, Request, SamplingParams, VersionSpan
+from megarl.rollout.types import Completion, Request, SamplingParams
 
 
 def rest_of(request: Request, sampling: SamplingParams, begun: Completion | None) -> tuple[Request, SamplingParams]:
@@ -29,8 +29,8 @@ def joined(request: Request, begun: Completion | None, rest: Completion) -> Comp
     length = len(begun.token_ids)
     spans = list(begun.versions)
     for span in rest.versions:
-        shifted = VersionSpan(span.version, span.start + length, span.end + length)
-        if spans and spans[-1].version == shifted.version:
+        shifted = replace(span, start=span.start + length, end=span.end + length)
+        if spans and (spans[-1].version, spans[-1].replica) == (shifted.version, shifted.replica):
             shifted = replace(shifted, start=spans.pop().start)
         spans.append(shifted)
     return Completion(

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from megarl.rollout.engine import EngineError, EngineLost, ResponseAborted
@@ -199,8 +200,9 @@ class Fleet:
             if server in self._lost or self._starts[server] != starts:
                 return None
             try:
-                return replica.generate(request, sampling)
-            except ResponseAborted:
+                return _written_by(server, replica.generate(request, sampling))
+            except ResponseAborted as aborted:
+                aborted.partial = _written_by(server, aborted.partial)
                 raise
             except (ServerUnreachableError, EngineError) as error:
                 if server in self._lost or self._starts[server] != starts:
@@ -271,6 +273,10 @@ class Fleet:
         if refused is not None:
             raise refused
         return [future.result() for future in futures]
+
+
+def _written_by(server: int, completion: Completion) -> Completion:
+    return replace(completion, versions=tuple(replace(span, replica=server) for span in completion.versions))
 
 
 def _placed(requests: Sequence[Request], servers: Sequence[int]) -> list[int]:

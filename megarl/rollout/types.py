@@ -51,11 +51,20 @@ class Request:
 
 @dataclass(frozen=True)
 class VersionSpan:
-    """Tokens [start, end) of a response were sampled with these weights."""
+    """Tokens [start, end) of a response were sampled with these weights.
+
+    Attributes:
+        version: of the weights.
+        start: first token.
+        end: the one behind the last.
+        replica: number of the server that sampled them, of those that a run has; None where it is not known. It counts
+            in no comparison.
+    """
 
     version: int
     start: int
     end: int
+    replica: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

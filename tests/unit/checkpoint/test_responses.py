@@ -9,7 +9,7 @@ from megarl.rollout import Completion, Request, VersionSpan
 
 
 def completion(name: str, tokens: tuple[int, ...], log_probs: tuple[float | None, ...]) -> Completion:
-    spans = (VersionSpan(3, 0, 1), VersionSpan(4, 1, len(tokens))) if len(tokens) > 1 else ()
+    spans = (VersionSpan(3, 0, 1, 1), VersionSpan(4, 1, len(tokens))) if len(tokens) > 1 else ()
     return Completion(
         Request(name, 2, (7, 8), "rl/5"), tokens, log_probs, "abort" if len(tokens) > 2 else "stop", spans
     )
@@ -21,7 +21,9 @@ def test_they_come_back_bit_for_bit(tmp_path: Path) -> None:
         20: {1: completion("c", (), ())},
     }
     save_responses(tmp_path, awaited)
-    assert load_responses(tmp_path) == awaited
+    loaded = load_responses(tmp_path)
+    assert loaded == awaited
+    assert [span.replica for span in loaded[16][0].versions] == [1, None]
 
 
 def test_a_log_prob_that_is_not_there_stays_so(tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ def test_the_free_keys_are_those_that_compute_nothing() -> None:
         "resume",
         "observe",
         "checkpoint",
+        "drift.warn",
+        "drift.stop",
         "parallel.timeout_s",
     )
 

@@ -8,7 +8,7 @@ from megarl.loop.alarm import why_idle
 BUSY = {"response/untrained_share": 0.5, "reward/uniform_groups_share": 0.5, "correction/kept_share": 0.5}
 IDLE = {
     "response/untrained_share": (1.0, "no response had a token left"),
-    "correction/kept_share": (0.0, "rl.correction dropped every token"),
+    "correction/kept_share": (0.0, "the correction dropped every token"),
     "reward/uniform_groups_share": (1.0, "got the same reward"),
 }
 

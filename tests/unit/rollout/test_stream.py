@@ -1,6 +1,7 @@
 """Requests in the background: begun in order, cut and continued, run again when their server is lost."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,36 @@ def test_parts_are_joined_token_by_token() -> None:
     assert whole.versions == (VersionSpan(3, 0, 3), VersionSpan(4, 3, 5))
     assert whole.finish_reason == "stop"
     assert joined(request, None, rest).token_ids == rest.token_ids
+
+
+def test_parts_of_two_servers_stay_apart() -> None:
+    begun, rest = response((8, 9), "abort", (3, 0, 2)), response((4,), "stop", (3, 0, 1))
+    begun, rest = (
+        replace(each, versions=tuple(replace(span, replica=server) for span in each.versions))
+        for server, each in enumerate((begun, rest))
+    )
+    spans = joined(requests()[0], begun, rest).versions
+    assert [(span.start, span.end, span.replica) for span in spans] == [(0, 2, 0), (2, 3, 1)]
+
+
+def test_a_fleet_says_which_server_wrote_what() -> None:
+    first, second = SimulatedReplica("a"), SimulatedReplica("b")
+    fleet = fleet_of(first, second)
+    first.finish(), second.finish()
+    responses = fleet.generate(requests(2, 2), SAMPLING)
+    wrote = [{span.replica for span in each.versions} for each in responses]
+    assert wrote == [{0}, {0}, {1}, {1}], "a prompt's responses are of one server"
+
+
+def test_what_a_server_was_made_to_drop_is_its_own_too() -> None:
+    replica = SimulatedReplica("a")
+    stream = Stream(fleet_of(replica), drop_spanning=False)
+    ticket = stream.submit(requests()[0], SAMPLING)
+    replica.wait_asked(1)
+    stream.hold()
+    assert ticket.begun is not None
+    assert [span.replica for span in ticket.begun.versions] == [0]
+    stream.close()
 
 
 def test_requests_begin_in_the_order_in_which_they_came_and_no_more_than_fit() -> None:
