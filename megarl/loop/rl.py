@@ -9,6 +9,7 @@ from megarl.loop.auto_correction import chosen_correction, with_correction
 from megarl.loop.critic import update_critic
 from megarl.loop.drift import measured_drift
 from megarl.loop.drift_bounds import heed_bounds, without_tokens
+from megarl.loop.dump import dump_step
 from megarl.loop.policy_loss import build_normalisation, build_policy_loss
 from megarl.loop.report import rollout_metrics, samples, update_metrics
 from megarl.loop.rollouts import Rollouts, collect_rollouts
@@ -42,8 +43,10 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         choice = chosen_correction(run, drift)
         recipe = with_correction(run.recipe, choice)
         staleness = _staleness(run, rollouts)
+        generated_BT = batch.mask_BT
         batch, correction = with_advantages(run, batch, rollouts, recipe.rl)
         trained = without_tokens(batch) if verdict.skip else batch
+        dump_step(run, rollouts, generated_BT, trained)
         with timed(seconds, "update"):
             critic_metrics = update_critic(run, trained)
             updates = _update(run, trained, recipe)
