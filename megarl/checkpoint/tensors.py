@@ -4,6 +4,7 @@
 import megarl.megatron  # noqa: F401
 
 # isort: split
+import hashlib
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from megatron.core.models.gpt import GPTModel
 from safetensors.torch import load_file, save_file
 
 from megarl.megatron.schedule import Trainee
+from megarl.megatron.world import Layout
 from megarl.platform.checkpoint_writer import fast_sync_save
 from megarl.platform.fp8.linear import delayed_scales
 
@@ -99,6 +101,23 @@ def load_model(models: Sequence[GPTModel], folder: Path, name: str = "policy") -
         loaded = dist_checkpointing.load(_sharded_models(models), str(folder / name))
         for index, model in enumerate(models):
             model.load_state_dict(loaded[f"model{index}"])
+
+
+def seed_generators(name: str, layout: Layout) -> None:
+    """Gives this rank the generators that its place in the layout and `name` decide, where it has none to go on with.
+
+    Args:
+        name: of the point in the run, with its seed.
+        layout: where this rank stands.
+    """
+
+    def keyed(key: str) -> int:
+        # Megatron-core adds its ranks to the seed
+        return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little") >> 1
+
+    torch.manual_seed(keyed(f"{name}/{layout.rank}"))
+    # after torch's own, which seeds the device too
+    tensor_parallel.model_parallel_cuda_manual_seed(keyed(name), force_reset_rng=True)
 
 
 def _rank_file(what: str, trainee: Trainee) -> str:

@@ -4,7 +4,7 @@ import platform as python_platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -192,7 +192,12 @@ class Run:
             save_tensors(trainee, self.store.staging, with_optimizer=stepped[name], name=name, with_rng=is_policy)
         if self.layout.is_main:
             save_responses(self.store.staging, self.state.awaited)
-            about = {"recipe_hash": recipe_hash(self.recipe), "optimizers": stepped, **facts()}
+            about = {
+                "recipe_hash": recipe_hash(self.recipe),
+                "recipe": asdict(self.recipe),
+                "optimizers": stepped,
+                **facts(),
+            }
             self.store.commit(self.state, about)
         # no rank may end, which could end the others, before the checkpoint counts
         dist.barrier()
