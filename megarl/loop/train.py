@@ -91,10 +91,10 @@ def _warm_start(run: Run) -> None:
         run.journal.step("sft", state.step, metrics)
         every = run.recipe.checkpoint.sft_every
         if every and state.step % every == 0 and state.step < config.steps:
-            run.save()
+            run.save(wait=False)
     state.phase, state.step = "rl", 0
     begin_phase(run)
-    run.save()
+    run.save(wait=False)
 
 
 def _reinforce(run: Run) -> None:
@@ -120,7 +120,7 @@ def _reinforce(run: Run) -> None:
             _raise_alarm(run, entropy)
         every = run.recipe.checkpoint.every
         if every and state.step % every == 0 and state.step < config.steps:
-            run.save()
+            run.save(wait=False, metrics=metrics)
     if run.ahead is not None:
         run.ahead.finish()
         run.ahead = None
