@@ -211,10 +211,12 @@ def _watch(workers: Sequence[subprocess.Popen[bytes]], stop: StopFlag, limit_s: 
     codes = [worker.returncode for worker in workers]
     failed = failed or _first_code(codes, rendezvous)
     failures = noted_failures(rendezvous)
+    if failed > 0 and failures:
+        failed = max(codes[failures[0].rank], 0) or failed
     # last, below what every rank printed; a mistake of the user's is told by rank 0 alone
     if failed > 0 and failures and not (failed == USER_ERROR and any(failure.rank == 0 for failure in failures)):
         print(f"megarl: rank {failures[0].rank} failed first: {failures[0].error}", file=sys.stderr)
-    elif failed < 0:
+    elif failed < 0 and told:
         print(f"megarl: {told} first", file=sys.stderr)
     return failed if failed >= 0 else 128 - failed
 
@@ -226,7 +228,8 @@ def _first_code(codes: Sequence[int | None], rendezvous: Path) -> int:
     failures = noted_failures(rendezvous)
     if killed or not failures:
         return killed or next((code for code in codes if code), 0)
-    return codes[failures[0].rank] or 0
+    # it may take a while to end, where it waits for the others
+    return codes[failures[0].rank] or next((code for code in codes if code), 0)
 
 
 def _described(code: int) -> str:
