@@ -212,7 +212,7 @@ def _watch(workers: Sequence[subprocess.Popen[bytes]], stop: StopFlag, limit_s: 
     failed = failed or _first_code(codes, rendezvous)
     failures = noted_failures(rendezvous)
     if failed > 0 and failures:
-        failed = max(codes[failures[0].rank], 0) or failed
+        failed = max(codes[failures[0].rank] or 0, 0) or failed
     # last, below what every rank printed; a mistake of the user's is told by rank 0 alone
     if failed > 0 and failures and not (failed == USER_ERROR and any(failure.rank == 0 for failure in failures)):
         print(f"megarl: rank {failures[0].rank} failed first: {failures[0].error}", file=sys.stderr)

@@ -27,6 +27,10 @@ SHARED = (
 )
 
 
+WAITS, LATER = "waits", "later"
+"""Of one length."""
+
+
 def manifest(checkpoint: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((checkpoint / MANIFEST).read_text())
     return found
@@ -35,7 +39,7 @@ def manifest(checkpoint: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The same run, saved while it waits, and saved in the background with fewer checkpoints kept."""
-    folders = tmp_path_factory.mktemp("waits") / "run", tmp_path_factory.mktemp("background") / "run"
+    folders = tmp_path_factory.mktemp(WAITS) / "run", tmp_path_factory.mktemp(LATER) / "run"
     kept = ["checkpoint.background=true", "checkpoint.keep=1", "checkpoint.keep_best=1", "checkpoint.keep_every=3"]
     kept += ["checkpoint.best_metric=response/tokens_mean", "checkpoint.best_mode=min"]
     for folder, more in zip(folders, (["checkpoint.keep=9"], kept), strict=True):
@@ -52,8 +56,13 @@ def test_the_background_changes_no_file_and_no_number(runs: tuple[Path, Path]) -
     for name in names:
         assert damage_of(background / name) is None
         before, after = manifest(waits / name), manifest(background / name)
-        assert before["files"] == after["files"]
         assert before["state"] == after["state"]
+        assert before["files"].keys() == after["files"].keys()
+        index = "policy/.metadata"
+        assert [name for name in before["files"] if before["files"][name] != after["files"][name]] == [index]
+        # it names the folder that it was written in
+        there, here = ((checkpoints / name / index).read_bytes() for checkpoints in (waits, background))
+        assert there == here.replace(LATER.encode(), WAITS.encode())
     assert not (background / ".writing").exists()
 
 
