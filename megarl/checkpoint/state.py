@@ -23,6 +23,7 @@ class RunState:
         entropy_baseline: entropy of the first RL steps, for the alarm.
         weight_version: version of the weights; each RL update that reaches the engine raises it by one.
         evaluations: results so far, by occasion ('before', 'after').
+        nonfinite_updates: by model, updates without a finite loss or gradient in a row, up to now.
         awaited: on the main rank, with asynchronous generation: responses that no step has trained on yet, whole or
             begun, by position of their batch in the stream of training problems and by row of that batch.
     """
@@ -36,6 +37,7 @@ class RunState:
     entropy_baseline: list[float] = field(default_factory=list)
     weight_version: int = 0
     evaluations: dict[str, Any] = field(default_factory=dict)
+    nonfinite_updates: dict[str, int] = field(default_factory=dict)
     awaited: dict[int, dict[int, Completion]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ FREE_ON_RESUME = (
     "resume",
     "observe",
     "checkpoint",
+    "faults",
     "parallel.timeout_s",
     "sync",
     "engine.urls",

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from megarl.config.data import DataConfig, RewardConfig
 from megarl.config.engine import EngineConfig, SyncConfig
+from megarl.config.faults import FaultsConfig
 from megarl.config.fields import key
 from megarl.config.model import ModelConfig, ParallelConfig, TokenizerConfig
 from megarl.config.output import CheckpointConfig, ObserveConfig
@@ -37,4 +38,5 @@ class Recipe:
     sync: SyncConfig = field(default_factory=SyncConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    faults: FaultsConfig = field(default_factory=FaultsConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from megarl.drift import drift_metrics
 from megarl.loop.advantages import with_advantages
 from megarl.loop.critic import update_critic
+from megarl.loop.divergence import count_nonfinite
 from megarl.loop.policy_loss import build_normalisation, build_policy_loss
 from megarl.loop.report import rollout_metrics, samples, update_metrics
 from megarl.loop.rollouts import Rollouts, collect_rollouts
@@ -120,6 +121,7 @@ def _update(run: Run, batch: TrainBatch) -> list[Update]:
             normalisation=build_normalisation(run.recipe),
             reference=run.reference if "reference_kl_BT" in loss.needs else None,
         )
+        count_nonfinite(run, update)
         updates.append(replace(update, metrics={**update.metrics, **covariance}))
     return updates
 

@@ -30,6 +30,7 @@ from megarl.loop.journal import Journal
 from megarl.loop.policy_loss import build_policy_loss
 from megarl.loop.saver import Saver
 from megarl.loop.stop import StopFlag, Stopped
+from megarl.loop.watchdog import phase
 from megarl.megatron.critic import Critic
 from megarl.megatron.policy import FrozenModel, Policy
 from megarl.megatron.schedule import Trainee
@@ -207,10 +208,12 @@ class Run:
                 **self._score(metrics),
                 **facts(),
             }
-            self.saver.begin(about, stepped)
+            with phase("save"):
+                self.saver.begin(about, stepped)
             self.saved = state
         if wait:
-            self.saver.finish()
+            with phase("save"):
+                self.saver.finish()
 
     def _score(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
         config = self.recipe.checkpoint
@@ -276,6 +279,7 @@ def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     """Adds the block's wall time to seconds[name]; what the device was asked for in it is done by its end."""
     current().synchronize()
     begin = time.perf_counter()
-    yield
-    current().synchronize()
+    with phase(name):
+        yield
+        current().synchronize()
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - begin

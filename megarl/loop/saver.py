@@ -16,7 +16,9 @@ from megarl.checkpoint.responses import save_responses
 from megarl.checkpoint.state import RunState
 from megarl.checkpoint.store import Digest, digest_of
 from megarl.checkpoint.tensors import PendingTensors, plan_tensors
-from megarl.config.errors import RunFolderError
+from megarl.config.errors import DivergedError, RunFolderError
+from megarl.megatron.finite import all_finite
+from megarl.megatron.precision import whole_precision
 from megarl.platform.platform import current
 
 if TYPE_CHECKING:
@@ -86,8 +88,10 @@ class Saver:
 
         Raises:
             RunFolderError: it could not be written; the checkpoints before are whole. On every rank.
+            DivergedError: a weight is not finite.
         """
         self.finish()
+        self._refuse_nonfinite()
         run, in_background = self._run, self._run.recipe.checkpoint.background
         with self._agreed():
             if run.layout.is_main:
@@ -113,6 +117,15 @@ class Saver:
         else:
             save.try_to_write()
             self._complete(save)
+
+    def _refuse_nonfinite(self) -> None:
+        """Finite gradients may still make weights that overflow."""
+        weights = (whole_precision(weight) for each in self._run.trainees.values() for weight in each.weights())
+        if not all_finite(weights, self._run.layout.world_size):
+            raise DivergedError(
+                f"step {self._run.state.step}: a weight is not finite, so nothing was saved; the checkpoints before it "
+                "are finite: go on from the newest, or start anew with a lower learning rate."
+            )
 
     @property
     def is_writing(self) -> bool:
