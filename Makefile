@@ -5,7 +5,7 @@ RECIPE ?= recipes/demo/grpo_arithmetic.yaml
 # one thread a process: at these sizes more threads only wait for each other
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-unit test-parallel test-vllm test-engine-faults test-demo test-presets \
+.PHONY: demo test test-unit test-parallel test-vllm test-engine-faults test-demo test-resume test-presets \
 	test-reasoning-gym test-sglang test-megatron-0.19 lint clean
 
 demo: $(VENV)/.installed
@@ -22,7 +22,7 @@ test-unit: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets and not gpu and not vllm and not sglang"
 
 test-parallel: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -m "parallel and not presets"
+	$(VENV)/bin/python -m pytest -m "parallel and not presets and not resume"
 
 # rollouts and weight sync with a real vLLM on the CPU
 test-vllm: $(VENV)/.installed-vllm
@@ -35,6 +35,10 @@ test-engine-faults: $(VENV)/.installed-vllm
 # trains the demo to its end on three seeds
 test-demo: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "demo" --timeout 1800 -rP
+
+# whole runs that are killed at each phase and at ten points of a save
+test-resume: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pytest -m "resume" --timeout 1800
 
 # a few steps under every preset
 test-presets: $(VENV)/.installed-dev

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from megarl import __version__
 from megarl.commands import drift
-from megarl.config.errors import UserError
-
-USER_ERROR = 2
+from megarl.config.errors import USER_ERROR, UserError
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megarl.config.check_init import check_vocabulary
-from megarl.config.errors import RecipeError
+from megarl.config.errors import USER_ERROR, RecipeError, UserError
 from megarl.config.load import Loaded
 from megarl.config.schema import Recipe
 from megarl.loop.stop import StopFlag, Stopped, StoppedEarly
 from megarl.platform.child import die_with_parent, python_path
+from megarl.platform.failures import note_failure, noted_failures
 from megarl.platform.joined import LAUNCHER_PID, RENDEZVOUS, joined_world
 
 _KILL_AFTER_GRACE_S = 0.5
@@ -51,6 +52,13 @@ def train(loaded: Loaded, arguments: Sequence[str]) -> int:
         return 128 + stopped.signal_number
     except StoppedEarly:
         raise
+    except Exception as error:
+        earlier = note_failure(error)
+        if earlier is None or isinstance(error, UserError):
+            raise
+        # its traceback would only tell that the connection to the rank that failed is gone
+        print(f"megarl: rank {os.environ['RANK']} ended after rank {earlier.rank} failed", file=sys.stderr)
+        return 1
     except SystemExit as error:
         # a reward or an objective of the user's; taken for an end of the run it would look like success
         raise RuntimeError(f"something that the run called ended the process with SystemExit({error.code})") from error
@@ -146,7 +154,7 @@ def _run_workers(arguments: Sequence[str], recipe: Recipe, stop: StopFlag) -> in
     with tempfile.TemporaryDirectory(prefix="megarl-") as rendezvous:
         workers = [_start_worker(arguments, rank, world_size, rendezvous) for rank in range(world_size)]
         try:
-            return _watch(workers, stop, recipe.checkpoint.stop_grace_s + _KILL_AFTER_GRACE_S)
+            return _watch(workers, stop, recipe.checkpoint.stop_grace_s + _KILL_AFTER_GRACE_S, Path(rendezvous))
         finally:
             for worker in workers:
                 if worker.poll() is None:
@@ -176,19 +184,20 @@ def _start_worker(arguments: Sequence[str], rank: int, world_size: int, rendezvo
     )
 
 
-def _watch(workers: Sequence[subprocess.Popen[bytes]], stop: StopFlag, limit_s: float) -> int:
+def _watch(workers: Sequence[subprocess.Popen[bytes]], stop: StopFlag, limit_s: float, rendezvous: Path) -> int:
     """Waits for the workers. A stop signal is passed on once; a failed worker's peers are told to stop."""
     deadline: float | None = None
     failed = 0
+    told = ""
     while any(worker.poll() is None for worker in workers):
         codes = [worker.poll() for worker in workers]
         if failed == 0 and stop.signal_number == 0:
-            failed = next((code for code in codes if code), 0)
+            failed = _first_code(codes, rendezvous)
         if deadline is None and (stop.signal_number or failed):
             deadline = time.monotonic() + limit_s
             if failed:
-                rank = codes.index(failed)
-                print(f"megarl: rank {rank} ended with {_described(failed)}; stopping the others", file=sys.stderr)
+                told = f"rank {codes.index(failed)} ended with {_described(failed)}"
+                print(f"megarl: {told}; stopping the others", file=sys.stderr)
             for worker in workers:
                 if worker.poll() is None:
                     worker.send_signal(stop.signal_number or signal.SIGTERM)
@@ -200,8 +209,27 @@ def _watch(workers: Sequence[subprocess.Popen[bytes]], stop: StopFlag, limit_s: 
     if stop.signal_number:
         return 128 + stop.signal_number
     codes = [worker.returncode for worker in workers]
-    failed = failed or next((code for code in codes if code), 0)
+    failed = failed or _first_code(codes, rendezvous)
+    failures = noted_failures(rendezvous)
+    if failed > 0 and failures:
+        failed = max(codes[failures[0].rank] or 0, 0) or failed
+    # last, below what every rank printed; a mistake of the user's is told by rank 0 alone
+    if failed > 0 and failures and not (failed == USER_ERROR and any(failure.rank == 0 for failure in failures)):
+        print(f"megarl: rank {failures[0].rank} failed first: {failures[0].error}", file=sys.stderr)
+    elif failed < 0 and told:
+        print(f"megarl: {told} first", file=sys.stderr)
     return failed if failed >= 0 else 128 - failed
+
+
+def _first_code(codes: Sequence[int | None], rendezvous: Path) -> int:
+    """Of the ranks that have failed, the exit code of the one that did first; 0 where none has."""
+    # a killed rank notes nothing, and what others raised is that they lost it
+    killed = next((code for code in codes if code is not None and code < 0), 0)
+    failures = noted_failures(rendezvous)
+    if killed or not failures:
+        return killed or next((code for code in codes if code), 0)
+    # it may take a while to end, where it waits for the others
+    return codes[failures[0].rank] or next((code for code in codes if code), 0)
 
 
 def _described(code: int) -> str:

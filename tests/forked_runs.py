@@ -3,14 +3,14 @@
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from io import StringIO
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -48,11 +48,13 @@ class ForkedRun:
 
 
 @contextmanager
-def forked(arguments: list[str]) -> Iterator[ForkedRun]:
+def forked(arguments: list[str], start: Callable[..., int] = main, *more: Any) -> Iterator[ForkedRun]:
     """A run in the background, as under torchrun where it has several ranks; killed on the way out.
 
     Args:
         arguments: recipe and overrides.
+        start: called in each process, in the place of `main`, with the command's arguments and `more`.
+        more: what pickle takes.
     """
     size = load_recipe(arguments[0], arguments[1:]).recipe.parallel.world_size
     with tempfile.TemporaryDirectory(prefix="run-") as folder:
@@ -64,32 +66,36 @@ def forked(arguments: list[str]) -> Iterator[ForkedRun]:
             for rank in range(size):
                 variables = environment(**(world_environment(rank, size, store.port) if size > 1 else {}))
                 run.ranks.append(
-                    fork(main, ["train", *arguments], environment=variables, stdout=out, stderr=err),
+                    fork(start, ["train", *arguments], *more, environment=variables, stdout=out, stderr=err),
                 )
             yield run
         finally:
             run.kill()
 
 
-def started(*overrides: str) -> AbstractContextManager[ForkedRun]:
-    """A tiny run in the background."""
-    return forked(command(*overrides)[4:])
+def started(*overrides: str, start: Callable[..., int] = main, more: Any = ()) -> AbstractContextManager[ForkedRun]:
+    """A tiny run in the background; `start` and `more` as in `forked`."""
+    return forked(command(*overrides)[4:], start, *more)
 
 
-def train(*overrides: str) -> subprocess.CompletedProcess[str]:
-    """A tiny run to its end."""
-    return finished(command(*overrides)[4:])
+def train(*overrides: str, start: Callable[..., int] = main, more: Any = ()) -> subprocess.CompletedProcess[str]:
+    """A tiny run to its end; `start` and `more` as in `forked`."""
+    return finished(command(*overrides)[4:], TIMEOUT_S, start, *more)
 
 
-def finished(arguments: list[str], timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+def finished(
+    arguments: list[str], timeout_s: float = TIMEOUT_S, start: Callable[..., int] = main, *more: Any
+) -> subprocess.CompletedProcess[str]:
     """A run to its end.
 
     Args:
         arguments: recipe and overrides.
         timeout_s: seconds; one that takes longer fails the test with what it printed.
+        start: as in `forked`.
+        more: likewise.
     """
     deadline = time.monotonic() + timeout_s
-    with forked(arguments) as run:
+    with forked(arguments, start, *more) as run:
         while (status := run.poll()) is None:
             assert time.monotonic() < deadline, f"not over after {timeout_s:g} s: {run.stdout.read()}"
             time.sleep(0.02)

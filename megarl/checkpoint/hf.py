@@ -4,14 +4,16 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from megarl.checkpoint.shards import SHARD_BYTES, ShardWriter
+from megarl.config.model import ModelConfig
 from megarl.data.tokenizer import save_tokenizer
 from megarl.megatron.hf_folder import HFFolder
 from megarl.megatron.models import FAMILIES
@@ -34,16 +36,31 @@ def export_hf(
         tokenizer: is saved beside the weights, and tells the configuration its special tokens.
         shard_bytes: largest file of weights; a model of less is one file.
     """
-    with replacing(folder) if policy.layout.is_main else contextlib.nullcontext() as beside:
-        writer = None if beside is None else ShardWriter(beside, shard_bytes)
-        for name, tensor in policy.export():
-            if writer is not None:
-                writer.add(name, tensor)
-        if beside is not None and writer is not None:
-            writer.finish()
-            _write_config(policy, tokenizer, str(writer.dtype).removeprefix("torch."), beside)
-            save_tokenizer(tokenizer, beside)
+    tensors = policy.export()
+    if policy.layout.is_main:
+        write_hf(tensors, policy.recipe.model, policy.vocab_size, folder, tokenizer, shard_bytes)
+    else:
+        for _ in tensors:
+            pass
     dist.barrier()
+
+
+def write_hf(
+    tensors: Iterable[tuple[str, Tensor]],
+    model: ModelConfig,
+    vocab_size: int,
+    folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """What `export_hf` writes, from tensors that come in its order. Not collective, where their source is not."""
+    with replacing(folder) as beside:
+        writer = ShardWriter(beside, shard_bytes)
+        for name, tensor in tensors:
+            writer.add(name, tensor)
+        writer.finish()
+        _write_config(model, vocab_size, tokenizer, str(writer.dtype).removeprefix("torch."), beside)
+        save_tokenizer(tokenizer, beside)
 
 
 def copy_hf(source: HFFolder, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
@@ -81,9 +98,10 @@ def replacing(folder: Path) -> Iterator[Path]:
     shutil.rmtree(before, ignore_errors=True)
 
 
-def _write_config(policy: FrozenModel, tokenizer: PreTrainedTokenizerFast, dtype: str, folder: Path) -> None:
-    model = policy.recipe.model
-    config = FAMILIES[model.family].hf_config(model, policy.vocab_size)
+def _write_config(
+    model: ModelConfig, vocab_size: int, tokenizer: PreTrainedTokenizerFast, dtype: str, folder: Path
+) -> None:
+    config = FAMILIES[model.family].hf_config(model, vocab_size)
     special: dict[str, Any] = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config.update({**special, "bos_token_id": None, "dtype": dtype})
     held = config.to_dict()

@@ -61,18 +61,27 @@ class ShardWriter:
     def _flush(self) -> None:
         self._written.append(list(self._pending))
         part = self._part(len(self._written))
-        # made first: safetensors would make it for the owner alone, unlike every other file of a run
-        part.touch()
-        mode = part.stat().st_mode
-        try:
-            save_file(self._pending, part, metadata={"format": "pt"})
-        except SafetensorError as error:
-            # safetensors' own word for a full disk
-            raise OSError(f"{part}: {error}") from error
-        part.chmod(mode)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
+        write_tensors(self._pending, part)
         self._pending, self._pending_bytes = {}, 0
 
     def _part(self, number: int) -> Path:
         return self._folder / f"{number}.part"
+
+
+def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Writes one safetensors file and syncs it.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    # made first: safetensors would make it for the owner alone, unlike every other file of a run
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        # safetensors' own word for a full disk
+        raise OSError(f"{path}: {error}") from error
+    path.chmod(mode)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

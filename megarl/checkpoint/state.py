@@ -25,6 +25,7 @@ class RunState:
         correction_calm: steps in a row that have asked it for less.
         weight_version: version of the weights; each RL update that reaches the engine raises it by one.
         evaluations: results so far, by occasion ('before', 'after').
+        nonfinite_updates: by model, updates without a finite loss or gradient in a row, up to now.
         awaited: on the main rank, with asynchronous generation: responses that no step has trained on yet, whole or
             begun, by position of their batch in the stream of training problems and by row of that batch.
     """
@@ -40,6 +41,7 @@ class RunState:
     correction_calm: int = 0
     weight_version: int = 0
     evaluations: dict[str, Any] = field(default_factory=dict)
+    nonfinite_updates: dict[str, int] = field(default_factory=dict)
     awaited: dict[int, dict[int, Completion]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:

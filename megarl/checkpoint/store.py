@@ -3,14 +3,18 @@
 A checkpoint is a folder with `manifest.json`, written last, that holds the size and SHA-256 of every other file.
 """
 
+import errno
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from megarl.checkpoint.retention import Retention
 from megarl.checkpoint.state import RunState
 from megarl.config.errors import RunFolderError
 from megarl.observe.files import write_atomic
@@ -18,15 +22,19 @@ from megarl.observe.files import write_atomic
 MANIFEST = "manifest.json"
 _WRITING = ".writing"
 _REPLACED = ".replaced"
+Digest = dict[str, Any]
+"""A file's size in bytes and its SHA-256, in hex."""
+
 _log = logging.getLogger(__name__)
 
 
 class CheckpointStore:
     """The checkpoints of one run. Only the main rank writes through it."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        """Args: folder: holds the checkpoints. keep: how many stay after a save."""
-        self.folder, self._keep = folder, keep
+    def __init__(self, folder: Path, keep: int | Retention) -> None:
+        """Args: folder: holds the checkpoints. keep: which of them stay after a save; a number is of the last."""
+        self.folder = folder
+        self._keep = keep if isinstance(keep, Retention) else Retention(keep)
 
     @property
     def staging(self) -> Path:
@@ -39,32 +47,57 @@ class CheckpointStore:
         self.staging.mkdir(parents=True)
         return self.staging
 
-    def commit(self, state: RunState, facts: dict[str, Any]) -> Path:
-        """Turns the staging folder into the checkpoint of `state`, and drops the oldest beyond `keep`.
+    def commit(self, state: RunState, facts: dict[str, Any], digests: Mapping[str, Digest] | None = None) -> Path:
+        """Turns the staging folder into the checkpoint of `state`, and drops what `keep` does not keep.
 
         Args:
             state: goes into the manifest.
-            facts: what else the manifest tells: recipe hash, layout, library versions.
+            facts: what else the manifest tells: recipe, library versions, and as "score" what `Retention` ranks by.
+            digests: of files that were digested where they were written, by path in the staging folder.
+
+        Raises:
+            OSError: something could not be written or renamed; the older checkpoints are as they were.
         """
-        files = {str(path.relative_to(self.staging)): _digest(path) for path in _files(self.staging)}
+        paths = {str(path.relative_to(self.staging)): path for path in _files(self.staging)}
+        files = {name: (digests or {}).get(name) or digest_of(path) for name, path in paths.items()}
         manifest = {"state": state.as_dict(), "files": files, **facts}
         manifest["digest"] = _manifest_digest(manifest)
         write_atomic(self.staging / MANIFEST, json.dumps(manifest, indent=1).encode())
+        # the names of what is in it, before the folder counts
+        for path in {file.parent for file in paths.values()}:
+            _sync_folder(path)
         final = self.folder / state.folder_name
         replaced = self.folder / _REPLACED
         shutil.rmtree(replaced, ignore_errors=True)
         if final.exists():
             final.rename(replaced)
-        self.staging.rename(final)
-        _sync_folder(self.folder)
+        self._rename(final, manifest["digest"])
         shutil.rmtree(replaced, ignore_errors=True)
         # a later one is there only if it is damaged, and must not push this one out
         until_this = [name for name in self.names() if name <= final.name]
-        for old in until_this[: -self._keep]:
+        for old in self._keep.dropped(until_this, {name: self._score(name) for name in until_this}):
             # renamed first: a folder that is half deleted must not look like a checkpoint
             (self.folder / old).rename(replaced)
             shutil.rmtree(replaced)
         return final
+
+    def _rename(self, final: Path, digest: str) -> None:
+        """Gives the staging folder its name, and looks whether it has it.
+
+        A network file system may say that a rename failed which its server has made, and the other way round.
+        """
+        try:
+            self.staging.rename(final)
+        except OSError:
+            if self.staging.exists() or not final.exists():
+                raise
+        _sync_folder(self.folder)
+        if self.staging.exists() or _manifest(final).get("digest") != digest:
+            raise OSError(errno.EIO, f"a rename was reported and not made, of {self.staging} to {final.name}")
+
+    def _score(self, name: str) -> float:
+        score = _manifest(self.folder / name).get("score")
+        return score if isinstance(score, float) else math.nan
 
     def names(self) -> list[str]:
         """Names of the committed checkpoints, oldest first."""
@@ -100,6 +133,23 @@ def damage_of(checkpoint: Path) -> str | None:
     return _verify(checkpoint)[1]
 
 
+def digest_of(path: Path) -> Digest:
+    """Size and SHA-256 of a file, which is on the disk by then."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    return {"bytes": path.stat().st_size, "sha256": digest}
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """What a checkpoint's manifest says, unverified; nothing where it cannot be read."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
 def _verify(path: Path) -> tuple[dict[str, Any], str | None]:
     """The manifest, and what is wrong with the folder (None where nothing is)."""
     try:
@@ -112,7 +162,7 @@ def _verify(path: Path) -> tuple[dict[str, Any], str | None]:
         file = path / name
         if not file.is_file():
             return manifest, f"{name} is missing"
-        if _digest(file) != digest:
+        if digest_of(file) != digest:
             return manifest, f"{name} is not what was written"
     return manifest, None
 
@@ -125,13 +175,6 @@ def _manifest_digest(manifest: dict[str, Any]) -> str:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _digest(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        os.fsync(file.fileno())
-    return {"bytes": path.stat().st_size, "sha256": digest}
 
 
 def _sync_folder(folder: Path) -> None:

@@ -4,27 +4,63 @@
 import megarl.megatron  # noqa: F401
 
 # isort: split
-import inspect
+import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from megatron.core import dist_checkpointing, tensor_parallel
 from megatron.core.models.gpt import GPTModel
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
+from megarl.checkpoint.shards import write_tensors
 from megarl.megatron.schedule import Trainee
-from megarl.platform.checkpoint_writer import fast_sync_save
+from megarl.megatron.world import Layout
+from megarl.platform.checkpoint_writer import PendingWrite, plan_write
 from megarl.platform.fp8.linear import delayed_scales
 
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
 
-def save_tensors(
-    trainee: Trainee, folder: Path, *, with_optimizer: bool, name: str = "policy", with_rng: bool = True
-) -> None:
-    """Writes this rank's share into `folder`, which every rank sees. Collective.
+@dataclass(frozen=True)
+class PendingTensors:
+    """This rank's part of a trainee's state, planned and not written.
+
+    Attributes:
+        files: what this rank writes.
+    """
+
+    files: list[Path]
+    _sharded: PendingWrite
+    _own: dict[Path, dict[str, torch.Tensor]]
+
+    def write(self) -> None:
+        """Writes and syncs the files. Not collective, and safe in a thread.
+
+        Raises:
+            OSError: a file could not be written.
+        """
+        self._sharded.write()
+        for path, tensors in self._own.items():
+            write_tensors(tensors, path)
+
+    def finish(self) -> None:
+        """Makes the files a state that can be loaded. Collective, once all ranks have written."""
+        self._sharded.finish()
+
+
+def plan_tensors(
+    trainee: Trainee,
+    folder: Path,
+    *,
+    with_optimizer: bool,
+    name: str = "policy",
+    with_rng: bool = True,
+    own_copy: bool = True,
+) -> PendingTensors:
+    """Plans the writing of this rank's share into `folder`, which every rank sees. Collective.
 
     Args:
         trainee: the model, its optimizer and its schedule.
@@ -33,20 +69,32 @@ def save_tensors(
             change the optimizer that goes on.
         name: of the trainee, which gets a folder of its own.
         with_rng: whether this rank's random state is saved too: once a checkpoint.
+        own_copy: whether the trainee may go on before it is written, at the price of a copy of its share on the host.
+
+    Raises:
+        OSError: the part that is no tensor could not be written.
     """
-    # 0.19 takes NVIDIA's resiliency extension by default, which is no dependency of ours
-    options = {"async_strategy": "mcore"} if _takes(dist_checkpointing.save, "async_strategy") else {}
     tensors = folder / name
     if trainee.layout.is_main:
         tensors.mkdir()
     torch.distributed.barrier()
-    with fast_sync_save():
-        dist_checkpointing.save(_sharded_state(trainee, with_optimizer, is_loading=False), str(tensors), **options)
-    if with_rng:
-        save_file(_rng_state(), folder / _rank_file("rng", trainee))
+    sharded = plan_write(_sharded_state(trainee, with_optimizer, is_loading=False), tensors, own_copy=own_copy)
+    own = {folder / _rank_file("rng", trainee): _rng_state()} if with_rng else {}
     if scales := _scale_tensors(trainee):
-        save_file({key: tensor.cpu() for key, tensor in scales.items()}, folder / _rank_file(f"fp8-{name}", trainee))
+        copies = {key: tensor.cpu().clone() for key, tensor in scales.items()}
+        own[folder / _rank_file(f"fp8-{name}", trainee)] = copies
+    return PendingTensors([*sharded.files, *own], sharded, own)
+
+
+def save_tensors(
+    trainee: Trainee, folder: Path, *, with_optimizer: bool, name: str = "policy", with_rng: bool = True
+) -> None:
+    """Writes what `plan_tensors` plans, at once. Collective."""
+    options = {"with_optimizer": with_optimizer, "with_rng": with_rng}
+    pending = plan_tensors(trainee, folder, name=name, own_copy=False, **options)
+    pending.write()
     torch.distributed.barrier()
+    pending.finish()
 
 
 def load_tensors(
@@ -101,6 +149,23 @@ def load_model(models: Sequence[GPTModel], folder: Path, name: str = "policy") -
             model.load_state_dict(loaded[f"model{index}"])
 
 
+def seed_generators(name: str, layout: Layout) -> None:
+    """Gives this rank the generators that its place in the layout and `name` decide, where it has none to go on with.
+
+    Args:
+        name: of the point in the run, with its seed.
+        layout: where this rank stands.
+    """
+
+    def keyed(key: str) -> int:
+        # Megatron-core adds its ranks to the seed
+        return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "little") >> 1
+
+    torch.manual_seed(keyed(f"{name}/{layout.rank}"))
+    # after torch's own, which seeds the device too
+    tensor_parallel.model_parallel_cuda_manual_seed(keyed(name), force_reset_rng=True)
+
+
 def _rank_file(what: str, trainee: Trainee) -> str:
     return f"{what}-{trainee.layout.rank:05d}.safetensors"
 
@@ -145,7 +210,3 @@ def _restore_rng(saved: dict[str, torch.Tensor]) -> None:
     tensor_parallel.get_cuda_rng_tracker().set_states(trackers)
     torch.cuda.set_rng_state(saved["device"])
     torch.set_rng_state(saved["cpu"])
-
-
-def _takes(function: Any, parameter: str) -> bool:
-    return parameter in inspect.signature(function).parameters

@@ -63,6 +63,7 @@ _SERVED = ("rollout.engine", lambda engine: engine != "embedded", "set rollout.e
 _DISK = ("sync.transport", _one_of("disk"), "set sync.transport=disk")
 _BROADCAST = ("sync.transport", _one_of("broadcast"), "set sync.transport=broadcast")
 _ASYNC = ("rl.asynchrony.mode", _one_of("fully_async"), "set rl.asynchrony.mode=fully_async")
+_BEST = ("checkpoint.keep_best", _above_0, "give checkpoint.keep_best above 0")
 _RAISED = ("rl.entropy.alarm_action", _one_of("raise_clip"), "set rl.entropy.alarm_action=raise_clip")
 
 READ_WITH = (
@@ -70,6 +71,7 @@ READ_WITH = (
     ReadWith("sync.timeout_s", *_BROADCAST),
     ReadWith("engine", *_SERVED),
     ReadWith("sync", *_SERVED),
+    *(ReadWith(f"checkpoint.{name}", *_BEST) for name in ("best_metric", "best_mode")),
     *(ReadWith(f"rl.asynchrony.{name}", *_ASYNC) for name in ("max_staleness", "spanning", "kv_cache")),
     *(ReadWith(f"model.{name}", *_ROPE) for name in _ROPE_KEYS),
     *(ReadWith(name, *_EXPERTS) for name in _EXPERT_KEYS),

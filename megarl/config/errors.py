@@ -1,5 +1,8 @@
 """Errors that are the user's to mend: one sentence, exit code 2, no traceback."""
 
+USER_ERROR = 2
+"""The command's exit code for them."""
+
 
 class UserError(Exception):
     """A mistake in a recipe, in data or on the command line.
@@ -19,6 +22,10 @@ class DataError(UserError):
 
 class TokenError(UserError):
     """A running server asks for another token than the environment has."""
+
+
+class DivergedError(UserError):
+    """Training whose numbers are not finite any more, so that going on would teach nothing."""
 
 
 class RunFolderError(UserError):

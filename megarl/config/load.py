@@ -19,13 +19,9 @@ from megarl.config.compose import Layer, file_layers, override_layer
 from megarl.config.errors import RecipeError
 from megarl.config.keys import join, keys, sections
 from megarl.config.provenance import leaves, sources
+from megarl.config.resume import FREE_ON_RESUME, LAYOUT_ON_RESUME
 from megarl.config.schema import Recipe
 from megarl.config.validate import validate
-
-# A run may be resumed with other values of these: they decide where a run writes, how often, how long it waits and
-# what ends it, and never a number that it computes. Everything else decides the numbers, the parallel layout and the
-# threads included: sums in another order differ in their last bits.
-FREE_ON_RESUME = ("output_dir", "resume", "observe", "checkpoint", "drift.warn", "drift.stop", "parallel.timeout_s")
 
 
 @dataclass(frozen=True)
@@ -70,10 +66,11 @@ def load_recipe(path: str | PathLike[str], overrides: Sequence[str] = ()) -> Loa
 def recipe_hash(recipe: Recipe) -> str:
     """SHA-256, in hex, of everything in the recipe that a resumed run must share with the run it resumes.
 
-    Keys under `FREE_ON_RESUME` are left out. The rest is hashed as canonical JSON: sorted keys, no blanks.
+    Keys under `FREE_ON_RESUME` and `LAYOUT_ON_RESUME` are left out. The rest is hashed as canonical JSON: sorted keys,
+    no blanks.
     """
     tree = asdict(recipe)
-    for dotted in FREE_ON_RESUME:
+    for dotted in (*FREE_ON_RESUME, *LAYOUT_ON_RESUME):
         prefix, _, name = dotted.rpartition(".")
         del _at(tree, prefix)[name]
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)

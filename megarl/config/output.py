@@ -17,7 +17,17 @@ class CheckpointConfig:
         "Seconds after a stop signal in which a step and its save must end; then the process ends unsaved.",
         above=0,
     )
-    keep: int = key(2, "Checkpoints kept; older ones are deleted.", low=1)
+    keep: int = key(2, "Newest checkpoints that are kept; older ones are deleted, but for what follows.", low=1)
+    keep_every: int = key(0, "Checkpoints of RL steps that this divides are kept too; 0 for none.", low=0)
+    keep_best: int = key(0, "So many checkpoints with the best `best_metric` are kept too.", low=0)
+    best_metric: str = key("reward/mean", "Metric of the step before a save that keep_best goes by.")
+    best_mode: str = key("max", "Whether the largest or the smallest best_metric is the best.", choices=("max", "min"))
+    background: bool = key(
+        False,
+        "Writes checkpoints while training goes on, from a copy of the state on the host; one at a time. The files are "
+        "the same.",
+    )
+    hf: bool = key(False, "Puts the policy into each checkpoint in Hugging Face layout too, as its folder `hf`.")
 
 
 @dataclass

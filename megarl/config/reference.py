@@ -3,7 +3,7 @@
 import inspect
 
 from megarl.config.keys import Key, keys, sections
-from megarl.config.load import FREE_ON_RESUME
+from megarl.config.resume import FREE_ON_RESUME, LAYOUT_ON_RESUME
 from megarl.config.yaml_text import format_literal
 
 _INTRODUCTION = """\
@@ -26,8 +26,11 @@ A recipe is a YAML file that decides a run. What it leaves out has the default g
 
 def reference() -> str:
     """The page as Markdown: one table a section, one row a key, in the schema's order."""
-    free = ", ".join(f"`{name}`" for name in FREE_ON_RESUME)
-    resume = f"- **Resuming.** A resumed run must have the same recipe hash. These are not in it:\n  {free}.\n"
+    free, layout = (", ".join(f"`{name}`" for name in names) for names in (FREE_ON_RESUME, LAYOUT_ON_RESUME))
+    resume = (
+        "- **Resuming.** A resumed run must have the same recipe hash. These are not in it:\n"
+        f"  {free};\n  and these, with which the numbers stay the same up to rounding:\n  {layout}.\n"
+    )
     return _INTRODUCTION + resume + "".join(_section(path) for path in sections())
 
 

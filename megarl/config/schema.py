@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from megarl.config.data import DataConfig, RewardConfig
 from megarl.config.drift import DriftConfig
 from megarl.config.engine import EngineConfig, SyncConfig
+from megarl.config.faults import FaultsConfig
 from megarl.config.fields import key
 from megarl.config.model import ModelConfig, ParallelConfig, TokenizerConfig
 from megarl.config.output import CheckpointConfig, ObserveConfig
@@ -39,4 +40,5 @@ class Recipe:
     sync: SyncConfig = field(default_factory=SyncConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    faults: FaultsConfig = field(default_factory=FaultsConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)

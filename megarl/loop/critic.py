@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from megarl.loop.divergence import count_nonfinite
 from megarl.loop.rollouts import Rollouts
 from megarl.loop.run import Run
 from megarl.megatron.batch import TrainBatch, pad_batch
@@ -46,10 +47,14 @@ def update_critic(run: Run, batch: TrainBatch) -> dict[str, float]:
         run.critic.update(part, micro_batch_size=micro_batch_size(config), clip=config.critic.clip_value)
         for part in batch.parts(config.updates_per_step)
     ]
+    for update in updates:
+        count_nonfinite(run, update, "critic")
     trained = [update for update in updates if update.tokens > 0]
     metrics = {"critic/empty_updates": float(len(updates) - len(trained)), "critic/lr": updates[-1].lr}
     if trained:
-        last = trained[-1]
+        metrics["critic/nonfinite_updates"] = float(sum(update.nonfinite for update in trained))
+    if finite := [update for update in trained if not update.nonfinite]:
+        last = finite[-1]
         norm = {} if last.skipped else {"critic/grad_norm": last.grad_norm}
         # its experts are its own, beside the policy's under the same names
         own = {name.replace("moe/", "critic/moe_"): value for name, value in last.metrics.items()}

@@ -6,6 +6,7 @@ from typing import Any
 
 from megarl.evaluate.pass_at_k import pass_at_k_curve
 from megarl.loop.run import Run
+from megarl.loop.watchdog import phase
 from megarl.rewards.registry import score
 from megarl.rewards.score import score_on_all_ranks
 from megarl.rollout.types import Completion
@@ -21,9 +22,12 @@ def evaluate(run: Run) -> dict[str, Any]:
     config = run.recipe.evaluate
     problems = run.source.evaluation()
     # one stream for every evaluation: two policies are compared on the same draws
-    sampled = run.generate(run.requests(problems, config.samples_per_prompt, "evaluation"), run.sampling())
-    greedy = run.generate(run.requests(problems, 1, "evaluation/greedy"), run.sampling(greedy=True))
-    solved = _solved(run, sampled)
+    with phase("evaluation"):
+        sampled = run.generate(run.requests(problems, config.samples_per_prompt, "evaluation"), run.sampling())
+    with phase("evaluation"):
+        greedy = run.generate(run.requests(problems, 1, "evaluation/greedy"), run.sampling(greedy=True))
+    with phase("evaluation"):
+        solved = _solved(run, sampled)
     correct = [
         sum(solved[row * config.samples_per_prompt : (row + 1) * config.samples_per_prompt])
         for row in range(len(problems))

@@ -6,8 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from megarl.config.errors import RunFolderError
-from megarl.config.load import recipe_hash
+from megarl.config.errors import RecipeError, RunFolderError
+from megarl.config.load import recipe_from_tree, recipe_hash
+from megarl.config.resume import changes, listed
 from megarl.config.schema import Recipe
 from megarl.loop.place import check_place
 from megarl.observe.files import write_json_atomic
@@ -37,10 +38,12 @@ def check_folder(recipe: Recipe) -> None:
         raise RunFolderError(
             f"resume=never, but output_dir={folder} holds a run; name another folder or set resume=auto."
         )
-    if held.get("recipe_hash") != recipe_hash(recipe):
+    found = changes(_recipe_of(folder, held), asdict(recipe))
+    if found.fixed:
+        allowed = f"; {listed(found.allowed)} may" if found.allowed else ""
         raise RunFolderError(
-            f"output_dir={folder} holds the run of another recipe (it differs in {_difference(held, recipe)}); "
-            "name another folder, or give the recipe that the run was started with."
+            f"output_dir={folder} holds the run of another recipe: {listed(found.fixed)} may not change{allowed}; "
+            "name another folder, or give those keys the run's own values."
         )
 
 
@@ -96,17 +99,11 @@ def _held_run(folder: Path) -> dict[str, Any] | None:
     return held if isinstance(held, dict) else {}
 
 
-def _difference(held: dict[str, Any], recipe: Recipe) -> str:
-    """The dotted keys whose values differ, at most three of them."""
-    before, after = _flat(held.get("recipe", {})), _flat(asdict(recipe))
-    keys = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
-    keys = [key for key in keys if key not in ("output_dir", "resume")]
-    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "") or "its version"
-
-
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    return {
-        key: value for name, part in tree.items() for key, value in _flat(part, f"{prefix}.{name}".strip(".")).items()
-    }
+def _recipe_of(folder: Path, held: dict[str, Any]) -> dict[str, Any]:
+    """The recipe in the run's file; keys that it is too old to know have their defaults."""
+    try:
+        return asdict(recipe_from_tree(held["recipe"]))
+    except RecipeError as error:
+        raise RunFolderError(f"output_dir={folder}: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunFolderError(f"{folder / RUN_FILE} holds no recipe; name another output_dir.") from error

@@ -28,7 +28,7 @@ def update_metrics(updates: Sequence[Update]) -> dict[str, float]:
     """Means over the step's updates that had a token to count; the learning rate is the last one's."""
     trained = [update for update in updates if update.tokens > 0]
     means = {
-        "policy/loss": [update.loss for update in trained],
+        "policy/loss": [update.loss for update in trained if not update.nonfinite],
         "policy/grad_norm": [update.grad_norm for update in trained if not update.skipped],
     }
     # not every update counts every metric, and what has no count has no mean
@@ -38,6 +38,7 @@ def update_metrics(updates: Sequence[Update]) -> dict[str, float]:
     return {
         **{name: sum(values) / len(values) for name, values in means.items() if values},
         "policy/empty_updates": float(len(updates) - len(trained)),
+        **({"policy/nonfinite_updates": float(sum(each.nonfinite for each in trained))} if trained else {}),
         **scale_metrics("policy", trained),
         **({"lr": updates[-1].lr} if updates else {}),
     }

@@ -7,6 +7,7 @@ from megarl.config.schema import Recipe
 from megarl.loop.advantages import with_advantages
 from megarl.loop.auto_correction import chosen_correction, with_correction
 from megarl.loop.critic import update_critic
+from megarl.loop.divergence import count_nonfinite
 from megarl.loop.drift import measured_drift
 from megarl.loop.drift_bounds import heed_bounds, without_tokens
 from megarl.loop.dump import dump_step
@@ -136,6 +137,7 @@ def _update(run: Run, batch: TrainBatch, recipe: Recipe) -> list[Update]:
             normalisation=build_normalisation(run.recipe),
             reference=run.reference if "reference_kl_BT" in loss.needs else None,
         )
+        count_nonfinite(run, update)
         updates.append(replace(update, metrics={**update.metrics, **covariance}))
     return updates
 

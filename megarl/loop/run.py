@@ -1,26 +1,27 @@
 """Everything a run is made of, built once from the recipe."""
 
+import math
 import platform as python_platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from megarl.checkpoint.responses import save_responses
+from megarl.checkpoint.retention import Retention
 from megarl.checkpoint.state import RunState
 from megarl.checkpoint.store import CheckpointStore
-from megarl.checkpoint.tensors import save_tensors
 from megarl.config.errors import DataError
 from megarl.config.load import recipe_hash
+from megarl.config.output import CheckpointConfig
 from megarl.config.schema import Recipe
 from megarl.data.problem import Problem, Source
 from megarl.data.registry import build_source
@@ -28,7 +29,9 @@ from megarl.data.tokenizer import build_tokenizer, decode, encode
 from megarl.loop.folder import CHECKPOINTS
 from megarl.loop.journal import Journal
 from megarl.loop.policy_loss import build_policy_loss
+from megarl.loop.saver import Saver
 from megarl.loop.stop import StopFlag, Stopped
+from megarl.loop.watchdog import phase
 from megarl.megatron.critic import Critic
 from megarl.megatron.policy import FrozenModel, Policy
 from megarl.megatron.schedule import Trainee
@@ -169,9 +172,13 @@ class Run:
     def heed_stop(self) -> None:
         """Ends the run where a signal asked for it: to be called only where the weights are those of `state`.
 
+        A save in the background is completed here too, once it is written.
+
         Raises:
             Stopped: the state was saved, on every rank.
+            RunFolderError: a save in the background failed.
         """
+        self.saver.poll()
         number = torch.tensor(self.stop.signal_number, device=current().device)
         if self.layout.world_size > 1:
             dist.all_reduce(number, op=dist.ReduceOp.MAX)
@@ -179,27 +186,53 @@ class Run:
             self.save()
             raise Stopped(int(number))
 
-    def save(self) -> None:
-        """Checkpoints the state, unless the newest checkpoint is of this state already."""
+    def save(self, *, wait: bool = True, metrics: Mapping[str, float] | None = None) -> None:
+        """Checkpoints the state, unless the newest checkpoint is of this state already.
+
+        Args:
+            wait: whether the checkpoint counts when this returns; else with `checkpoint.background` it may do later.
+            metrics: of the step before, for `checkpoint.best_metric`.
+
+        Raises:
+            RunFolderError: it, or the one before, could not be written; those before are whole.
+        """
         state = self.state.as_dict()
-        if self.saved == state:
-            return
-        if self.ahead is not None:
-            self.ahead.note_awaited()
-        if self.layout.is_main:
-            self.store.begin()
-        # a finished run has no further use for moments
-        stepped = {name: trainee.has_stepped and self.state.phase != "done" for name, trainee in self.trainees.items()}
-        for name, trainee in self.trainees.items():
-            is_policy = trainee is self.policy
-            save_tensors(trainee, self.store.staging, with_optimizer=stepped[name], name=name, with_rng=is_policy)
-        if self.layout.is_main:
-            save_responses(self.store.staging, self.state.awaited)
-            about = {"recipe_hash": recipe_hash(self.recipe), "optimizers": stepped, **facts()}
-            self.store.commit(self.state, about)
-        # no rank may end, which could end the others, before the checkpoint counts
-        dist.barrier()
-        self.saved = state
+        if self.saved != state:
+            if self.ahead is not None:
+                self.ahead.note_awaited()
+            # a finished run has no further use for moments
+            stepped = {
+                name: trainee.has_stepped and self.state.phase != "done" for name, trainee in self.trainees.items()
+            }
+            about = {
+                "recipe_hash": recipe_hash(self.recipe),
+                "recipe": asdict(self.recipe),
+                "optimizers": stepped,
+                **self._score(metrics),
+                **facts(),
+            }
+            with phase("save"):
+                self.saver.begin(about, stepped)
+            self.saved = state
+        if wait:
+            with phase("save"):
+                self.saver.finish()
+
+    def _score(self, metrics: Mapping[str, float] | None) -> dict[str, float]:
+        config = self.recipe.checkpoint
+        if config.keep_best == 0 or metrics is None:
+            return {}
+        value = metrics.get(config.best_metric, math.nan)
+        if not math.isfinite(value):
+            message = f"checkpoint.best_metric={config.best_metric} was not measured in this step"
+            self.journal.note(f"warning: {message}, so its checkpoint is none of the best")
+            return {}
+        return {"score": float(value)}
+
+    @cached_property
+    def saver(self) -> Saver:
+        """Writes the run's checkpoints."""
+        return Saver(self)
 
 
 def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) -> Run:
@@ -221,7 +254,7 @@ def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) 
         policy=policy,
         engine=engine,
         sync=build_sync(recipe, policy, engine),
-        store=CheckpointStore(Path(recipe.output_dir) / CHECKPOINTS, recipe.checkpoint.keep),
+        store=CheckpointStore(Path(recipe.output_dir) / CHECKPOINTS, _retention(recipe.checkpoint)),
         journal=journal,
         stop=stop,
     )
@@ -231,6 +264,11 @@ def _build_engine(recipe: Recipe, layout: Layout, vocab_size: int, journal: Jour
     if recipe.rollout.engine == "embedded":
         return build_engine(recipe, vocab_size)
     return build_fleet(recipe, vocab_size, journal.note) if layout.is_main else None
+
+
+def _retention(config: CheckpointConfig) -> Retention:
+    better: Literal["max", "min"] = "max" if config.best_mode == "max" else "min"
+    return Retention(config.keep, every=config.keep_every, best=config.keep_best, better=better)
 
 
 def facts() -> dict[str, Any]:
@@ -244,6 +282,7 @@ def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     """Adds the block's wall time to seconds[name]; what the device was asked for in it is done by its end."""
     current().synchronize()
     begin = time.perf_counter()
-    yield
-    current().synchronize()
+    with phase(name):
+        yield
+        current().synchronize()
     seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - begin

@@ -2,6 +2,7 @@
 
 from megarl.config.errors import DataError
 from megarl.data.tokenizer import encode
+from megarl.loop.divergence import count_nonfinite
 from megarl.loop.run import Run, timed
 from megarl.megatron.batch import TrainBatch, pad_batch
 from megarl.megatron.micro_batches import micro_batch_size
@@ -20,9 +21,11 @@ def sft_step(run: Run) -> dict[str, float]:
     with timed(seconds, "step"):
         batch = _next_batch(run)
         update = run.policy.update(batch, SFT(), micro_batch_size=micro_batch_size(run.recipe.sft))
+    count_nonfinite(run, update)
     return {
-        "sft/loss": update.loss,
+        **({} if update.nonfinite else {"sft/loss": update.loss}),
         **({} if update.skipped else {"sft/grad_norm": update.grad_norm}),
+        "sft/nonfinite_updates": float(update.nonfinite),
         **scale_metrics("sft", [update]),
         "lr": update.lr,
         "seconds/step": seconds["step"],

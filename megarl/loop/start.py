@@ -1,5 +1,6 @@
 """Brings a built run to where it starts: fresh weights, or the newest checkpoint that is whole."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,18 @@ import torch.distributed as dist
 from megarl.checkpoint.hf import export_hf
 from megarl.checkpoint.responses import load_responses
 from megarl.checkpoint.state import Phase, RunState
-from megarl.checkpoint.tensors import load_tensors
+from megarl.checkpoint.tensors import load_tensors, seed_generators
 from megarl.config.errors import RunFolderError
+from megarl.config.resume import changes, listed
 from megarl.loop.run import Run, facts
 from megarl.megatron.critic import Critic
 from megarl.megatron.hf_folder import saved_weights
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.weights import ReadTensor, random_weights
+from megarl.platform.fp8.linear import delayed_scales
+
+_RANKS = ("world_size", "tensor", "pipeline", "virtual", "pipeline_layers", "context", "expert", "expert_tensor")
+"""Of `parallel`: what decides which rank holds what."""
 
 REFERENCE = "reference"
 """Folder of the policy that RL started from, in Hugging Face layout."""
@@ -40,16 +46,10 @@ def start(run: Run) -> None:
         if run.layout.is_main:
             run.state.awaited = load_responses(path)
         begin_phase(run)
-        for name, trainee in run.trainees.items():
-            load_tensors(
-                trainee,
-                path,
-                with_optimizer=manifest["optimizers"][name],
-                name=name,
-                with_rng=trainee is run.policy,
-            )
+        _load_trainees(run, path, manifest)
         run.saved = run.state.as_dict()
         run.journal.note(f"resumed from {path}")
+        _note_changes(run, manifest)
         _note_other_versions(run, manifest)
     run.journal.rewind(run.state)
 
@@ -71,6 +71,33 @@ def _found_by_main(run: Run) -> tuple[Path, dict[str, Any]] | None:
     if isinstance(found[0], RunFolderError):
         raise found[0]
     return found[0]  # type: ignore[no-any-return]
+
+
+def _load_trainees(run: Run, path: Path, manifest: dict[str, Any]) -> None:
+    """Fills the trainees, and each rank's generators: from its own file, or by rule where the ranks are others."""
+    before, now = manifest["recipe"]["parallel"], asdict(run.recipe.parallel)
+    laid_out_anew = any(before[name] != now[name] for name in _RANKS)
+    if laid_out_anew and any(delayed_scales(run.policy.models)):
+        names = [name for name in _RANKS if before[name] != now[name]]
+        changed = ", ".join(f"parallel.{name} {before[name]} -> {now[name]}" for name in names)
+        raise RunFolderError(
+            f"{path} cannot be resumed in another layout ({changed}), as the histories of emulated delayed scaling "
+            "belong to ranks; give the layout that it was saved in."
+        )
+    for name, trainee in run.trainees.items():
+        with_rng = trainee is run.policy and not laid_out_anew
+        load_tensors(trainee, path, with_optimizer=manifest["optimizers"][name], name=name, with_rng=with_rng)
+    if laid_out_anew:
+        seed_generators(f"{run.recipe.seed}/resumed/{run.state.folder_name}", run.layout)
+
+
+def _note_changes(run: Run, manifest: dict[str, Any]) -> None:
+    """What the recipe has otherwise than the one that saved, of what it may."""
+    found = changes(manifest["recipe"], asdict(run.recipe))
+    if found.layout:
+        run.journal.note(f"changed since: {listed(found.layout)}; from here on the numbers agree up to rounding")
+    if found.free:
+        run.journal.note(f"changed since: {listed(found.free)}")
 
 
 def _note_other_versions(run: Run, manifest: dict[str, Any]) -> None:

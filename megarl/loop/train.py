@@ -1,6 +1,7 @@
 """A whole run on one process of the trainer: warm start, evaluation, reinforcement learning, evaluation."""
 
 import math
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -18,8 +19,9 @@ from megarl.loop.run import Run, build_run, facts
 from megarl.loop.sft import sft_step
 from megarl.loop.start import begin_phase, begin_reference, start
 from megarl.loop.stop import StopFlag, Stopped
+from megarl.loop.watchdog import WATCHDOG
 from megarl.megatron.models import FAMILIES
-from megarl.megatron.world import join_world, leave_world
+from megarl.megatron.world import Layout, join_world, leave_world
 from megarl.observe.files import write_json_atomic
 from megarl.observe.summary import write_summary
 
@@ -38,6 +40,7 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
     # every rank has looked at the folder by now; what is claimed before could look to a late one like another's run
     dist.barrier()
     lock = claim_folder(recipe, facts()) if layout.is_main else None
+    _watch(recipe, layout)
     try:
         with Journal(recipe, is_main=layout.is_main) as journal:
             run = build_run(recipe, layout, journal, stop)
@@ -54,9 +57,21 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
     except Stopped:
         leave_world()
         raise
+    finally:
+        WATCHDOG.disarm()
     leave_world()
     if lock is not None:
         lock.close()
+
+
+def _watch(recipe: Recipe, layout: Layout) -> None:
+    """Watches this rank's phases. Collective: the main rank comes first."""
+    folder, limit_s = Path(recipe.output_dir), recipe.faults.phase_timeout_s
+    if layout.is_main:
+        WATCHDOG.arm(folder, layout.rank, limit_s)
+    dist.barrier()
+    if not layout.is_main:
+        WATCHDOG.arm(folder, layout.rank, limit_s)
 
 
 def _run_phases(run: Run) -> None:
@@ -91,10 +106,10 @@ def _warm_start(run: Run) -> None:
         run.journal.step("sft", state.step, metrics)
         every = run.recipe.checkpoint.sft_every
         if every and state.step % every == 0 and state.step < config.steps:
-            run.save()
+            run.save(wait=False)
     state.phase, state.step = "rl", 0
     begin_phase(run)
-    run.save()
+    run.save(wait=False)
 
 
 def _reinforce(run: Run) -> None:
@@ -120,7 +135,7 @@ def _reinforce(run: Run) -> None:
             _raise_alarm(run, entropy)
         every = run.recipe.checkpoint.every
         if every and state.step % every == 0 and state.step < config.steps:
-            run.save()
+            run.save(wait=False, metrics=metrics)
     if run.ahead is not None:
         run.ahead.finish()
         run.ahead = None

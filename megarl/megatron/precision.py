@@ -53,8 +53,8 @@ def optimizer_options(precision: PrecisionConfig) -> dict[str, Any]:
 def gradient_buffer_options(precision: PrecisionConfig) -> dict[str, Any]:
     """Arguments of DistributedDataParallelConfig."""
     return {
-        # an overflow is what fp16's loss scaling goes by, elsewhere a bug
-        "check_for_nan_in_grad": precision.dtype != "fp16",
+        # looked at by the trainee itself, on all ranks together
+        "check_for_nan_in_grad": False,
         "fp8_param_gather": precision.fp8.param,
         "reuse_grad_buf_for_mxfp8_param_ag": precision.fp8.param and precision.fp8.recipe == "mxfp8",
     }

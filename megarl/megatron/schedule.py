@@ -1,7 +1,7 @@
 """A model in Megatron-core's own schedule: forward only, or with an optimizer step."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from megarl.config.precision import PrecisionConfig
 from megarl.config.training import OptimizerConfig
 from megarl.megatron.batch import TrainBatch
 from megarl.megatron.collect import all_rows, reduce_metrics
+from megarl.megatron.finite import all_finite, gradient_buffers
 from megarl.megatron.micro_batches import MicroBatchSize, aligned_length, plan_micro_batches, training_cost
 from megarl.megatron.optimizer import build_optimizer, wrap_for_training
 from megarl.megatron.routing_metrics import load_metrics, reset_routers
@@ -36,8 +37,9 @@ class Update:
         lr: learning rate of the step.
         metrics: the objective's metrics, as means over their counts; without those that counted nothing.
         loss_scale: of the step, in fp16; None elsewhere.
-        skipped: whether its gradient overflowed in fp16, which left the weights as they were and counts towards a lower
-            loss scale.
+        skipped: whether its gradient overflowed in fp16, which counts towards a lower loss scale, or it is `nonfinite`;
+            the weights and the optimizer are as they were.
+        nonfinite: whether its loss or its gradient is not finite, in fp16 at the least loss scale; it has no metrics.
     """
 
     tokens: int
@@ -47,13 +49,14 @@ class Update:
     metrics: dict[str, float]
     loss_scale: float | None = None
     skipped: bool = False
+    nonfinite: bool = False
 
 
 def scale_metrics(name: str, updates: Sequence[Update]) -> dict[str, float]:
     """`name`/loss_scale of the last of some updates and `name`/skipped_updates among them; nothing but in fp16."""
     if not updates or updates[-1].loss_scale is None:
         return {}
-    skipped = sum(update.skipped for update in updates)
+    skipped = sum(update.skipped and not update.nonfinite for update in updates)
     return {f"{name}/loss_scale": updates[-1].loss_scale, f"{name}/skipped_updates": float(skipped)}
 
 
@@ -155,6 +158,11 @@ class Trainee:
         self.optimizer, self.scheduler = build_optimizer(self.wrapped, config, steps, self.precision)
         self.has_stepped = False
 
+    def weights(self) -> Iterator[torch.nn.Parameter]:
+        """This rank's parameters."""
+        for model in self.models:
+            yield from model.parameters()
+
     def take_over_weights(self) -> None:
         """Tells the optimizer, which keeps fp32 weights of its own beside 16-bit ones, that the model's are new."""
         if self.optimizer is not None:
@@ -177,9 +185,6 @@ class Trainee:
 
         Raises:
             ValueError: the batch does not split into such micro-batches.
-            RuntimeError: (from Megatron-core) a gradient is not finite; the weights are as they were.
-            FloatingPointError: in fp16, a gradient is not finite though the loss scale is at its least, or the loss is
-                not finite either.
         """
         batch = batch.with_totals()
         # before the optimizer's step, so that the first one is not spent at a rate of 0
@@ -195,24 +200,27 @@ class Trainee:
         share = prepare(own_share(self.wrapped, self.layout, batch, micro_batch_size))
         logs = run_schedule(self.wrapped, forward_step, share, forward_only=False)
         loss_scale = self.optimizer.get_loss_scale().item() if self.precision.dtype == "fp16" else None
-        succeeded, grad_norm, _ = self.optimizer.step()
-        advance_scales(self.models)
-        self.has_stepped = self.has_stepped or succeeded
-        loads = load_metrics(self.wrapped, self.layout, batch.total_sequences or 0)
         sums = reduce_metrics(logs, self.layout)
         loss, tokens = sums.pop("loss")
-        if not succeeded and (
-            not math.isfinite(loss) or loss_scale is None or loss_scale <= self.precision.loss_scale.least
-        ):
-            raise FloatingPointError(
-                f"a gradient is not finite at loss scale {loss_scale}, with a summed loss of {loss}"
-            )
+        nonfinite = not (math.isfinite(loss) and (loss_scale is not None or self._gradient_is_finite()))
+        succeeded, grad_norm, _ = (False, math.nan, None) if nonfinite else self.optimizer.step()
+        # an overflow is what fp16's loss scaling goes by, until it can go no lower
+        nonfinite = nonfinite or (not succeeded and (loss_scale or 0.0) <= self.precision.loss_scale.least)
+        if not nonfinite:
+            advance_scales(self.models)
+        self.has_stepped = self.has_stepped or succeeded
+        loads = load_metrics(self.wrapped, self.layout, batch.total_sequences or 0)
+        means = {name: total / count for name, (total, count) in sums.items() if count > 0} | loads
         return Update(
             tokens=int(tokens),
             loss=loss / max(tokens, 1.0),
             grad_norm=float(grad_norm) if succeeded else math.nan,
             lr=lr,
-            metrics={name: total / count for name, (total, count) in sums.items() if count > 0} | loads,
+            metrics={} if nonfinite else means,
             loss_scale=loss_scale,
             skipped=not succeeded,
+            nonfinite=nonfinite,
         )
+
+    def _gradient_is_finite(self) -> bool:
+        return all_finite(gradient_buffers(self.wrapped), self.layout.world_size)

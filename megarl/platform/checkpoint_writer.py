@@ -1,42 +1,111 @@
-"""Keeps a synchronous save inside the process: no manager, no forked writer."""
+"""Megatron-core's checkpoint writer without its processes: a plan and a copy now, the files whenever it suits."""
 
 import contextlib
+import inspect
 import queue
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+_WRITERS = ("write_preloaded_data_multiproc", "write_preloaded_data_multithread")
+"""Name of the method up to 0.16, and later."""
+
+
+class PendingWrite:
+    """This rank's part of a `dist_checkpointing.save` that is planned and not written."""
+
+    def __init__(self, request: Any, *, own_copy: bool) -> None:
+        """Args: request: Megatron-core's. own_copy: whether the tensors may change before `write`."""
+        self._request = request
+        # where there is nothing to write on this rank
+        self._arguments = list(request.async_fn_args)
+        if request.async_fn is not None:
+            live = self._arguments[1]
+            here = request.preload_fn()
+            self._arguments[1] = _unshared(live, here) if own_copy else here
+
+    @property
+    def files(self) -> list[Path]:
+        """What `write` writes."""
+        return [Path(bucket[0]) for bucket in self._arguments[1]] if self._request.async_fn is not None else []
+
+    def write(self) -> None:
+        """Writes and syncs this rank's files. Not collective, and safe in a thread.
+
+        Raises:
+            OSError: a file could not be written.
+        """
+        if self._request.async_fn is None:
+            return
+        self._request.async_fn(*self._arguments, **self._request.async_fn_kwargs)
+        results: queue.Queue[Any] = self._arguments[2]
+        outcome = results.queue[0]
+        # the copies are not needed any more, their number is
+        self._arguments[1] = [(path, key, ([], [])) for path, key, _ in self._arguments[1]]
+        if isinstance(outcome, Exception):
+            raise outcome
+
+    def finish(self) -> None:
+        """Writes what tells a reader which tensor lies where. Collective, once all ranks have written."""
+        for finalize in self._request.finalize_fns:
+            finalize()
+
+
+def plan_write(state: dict[str, Any], folder: Path, *, own_copy: bool) -> PendingWrite:
+    """Plans a `dist_checkpointing.save` of the sharded state into the folder. Collective.
+
+    Megatron-core's writer reports through a queue of a `multiprocessing` manager, a spawned process that imports torch:
+    3 s for the first save of a process. And up to 0.16 it forks a process for each file: one more that a kill can leave
+    behind, with whatever its parent had open and locked. Here it does neither.
+
+    Args:
+        state: Megatron-core's sharded state dict.
+        folder: an empty folder that every rank sees; the part of the state that is no tensor is written at once.
+        own_copy: whether what is written is a copy on the host, so that training may go on before it is.
+    """
+    from megatron.core import dist_checkpointing
+
+    # 0.19 takes NVIDIA's resiliency extension by default, which is no dependency of ours
+    takes = inspect.signature(dist_checkpointing.save).parameters
+    options = {"async_strategy": "mcore"} if "async_strategy" in takes else {}
+    with _here():
+        request = dist_checkpointing.save(state, str(folder), async_sharded_save=True, **options)
+    return PendingWrite(request, own_copy=own_copy)
 
 
 @contextlib.contextmanager
-def fast_sync_save() -> Iterator[None]:
-    """Makes a synchronous `dist_checkpointing.save` work in its own process.
-
-    Megatron-core's writer is made for asynchronous saves. It reports through a queue of a `multiprocessing` manager, a
-    spawned process that imports torch: 3 s for the first save of a process. And up to 0.16 it forks a process for each
-    file: one more that a kill can leave behind, with whatever its parent had open and locked. A synchronous save needs
-    neither. A manager that was started before is kept for later.
-
-    Wrap synchronous saves only. Megatron-core 0.19 needs `save(..., async_strategy="mcore")` to take this writer.
-    """
+def _here() -> Iterator[None]:
+    """Plans that are made inside write in the process that calls them, and report through a queue of their own."""
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
     writer = filesystem_async.FileSystemWriterAsync
-    forking = writer.__dict__.get("write_preloaded_data_multiproc")
-    before = filesystem_async._results_queue
+    name = next(name for name in _WRITERS if name in writer.__dict__)
+    method, results = writer.__dict__[name], filesystem_async._results_queue
     filesystem_async._results_queue = queue.Queue()
-    if forking is not None:
-        writer.write_preloaded_data_multiproc = staticmethod(_write_here)
+    setattr(writer, name, staticmethod(_write_here))
     try:
         yield
     finally:
-        filesystem_async._results_queue = before
-        if forking is not None:
-            writer.write_preloaded_data_multiproc = forking
+        filesystem_async._results_queue = results
+        setattr(writer, name, method)
+
+
+def _unshared(live: list[Any], here: list[Any]) -> list[Any]:
+    """The buckets on the host, with a copy of each tensor that was there already: its owner goes on changing it."""
+    copied = []
+    for (_, _, (_, before)), (path, key, (objects, after)) in zip(live, here, strict=True):
+        tensors = [
+            (item, host.clone() if host is tensor else host)
+            for (_, tensor), (item, host) in zip(before, after, strict=True)
+        ]
+        copied.append((path, key, (objects, tensors)))
+    return copied
 
 
 def _write_here(
     transform_list: list[Any], use_msc: bool, rank: int, write_buckets: list[Any], results: "queue.Queue[Any]"
 ) -> None:
-    """Writes each bucket in turn and reports as the forking writer does: index to results, or the first exception."""
+    """Writes each bucket in turn and reports as Megatron-core's does: index to results, or the first exception."""
     from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 
     written: dict[int, Any] = {}

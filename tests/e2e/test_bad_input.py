@@ -116,7 +116,7 @@ def test_folder_of_another_recipe(tmp_path: Path) -> None:
     finished = train(f"output_dir={folder}", "rl.steps=2")
     assert finished.returncode == 2
     assert finished.stderr.count("\n") == 1
-    assert "another recipe (it differs in rl.steps)" in finished.stderr
+    assert "another recipe: rl.steps 1 -> 2 may not change; name" in finished.stderr
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 

@@ -1,6 +1,5 @@
 """The platform's layers, collectives and checkpoint writer on two ranks."""
 
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from megatron.core import dist_checkpointing, parallel_state, tensor_parallel  #
 from megatron.core.packed_seq_params import PackedSeqParams  # noqa: E402
 from megatron.core.transformer.enums import AttnMaskType  # noqa: E402
 
-from megarl.platform.checkpoint_writer import fast_sync_save  # noqa: E402
+from megarl.platform.checkpoint_writer import plan_write  # noqa: E402
 from megarl.platform.layers.attention import CoreAttention  # noqa: E402
 from megarl.platform.layers.zigzag import query_positions  # noqa: E402
 from tests.unit.platform.reference import plain_attention, random_qkv, tiny_batch, tiny_config, tiny_gpt  # noqa: E402
@@ -141,10 +140,10 @@ def _reload_error(model: Any, rank: int, folder: Path) -> float:
     if rank == 0:
         (folder / "checkpoint").mkdir()
     dist.barrier()
-    has_strategies = "async_strategy" in inspect.signature(dist_checkpointing.save).parameters
-    strategy = {"async_strategy": "mcore"} if has_strategies else {}
-    with fast_sync_save():
-        dist_checkpointing.save({"model": model.sharded_state_dict()}, str(folder / "checkpoint"), **strategy)
+    pending = plan_write({"model": model.sharded_state_dict()}, folder / "checkpoint", own_copy=False)
+    pending.write()
+    dist.barrier()
+    pending.finish()
     copy = tiny_gpt(model.config)
     copy.load_state_dict(
         dist_checkpointing.load({"model": copy.sharded_state_dict()}, str(folder / "checkpoint"))["model"]

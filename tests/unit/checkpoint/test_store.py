@@ -2,8 +2,9 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,19 @@ from megarl.checkpoint.store import MANIFEST, CheckpointStore
 from megarl.config.errors import RunFolderError
 
 
-def save(store: CheckpointStore, step: int, phase: str = "rl", text: str = "weights") -> Path:
+def save(
+    store: CheckpointStore,
+    step: int,
+    phase: str = "rl",
+    text: str = "weights",
+    facts: Mapping[str, Any] = {"recipe_hash": "abc"},
+) -> Path:
     """A checkpoint of two files, one in a folder."""
     staging = store.begin()
     (staging / "tensors").mkdir()
     (staging / "tensors" / "0.bin").write_bytes(text.encode() * 100)
     (staging / "rng.bin").write_bytes(bytes([step % 256]) * 10)
-    return store.commit(RunState(phase=phase, step=step, problems_drawn=16 * step), {"recipe_hash": "abc"})  # type: ignore[arg-type]
+    return store.commit(RunState(phase=phase, step=step, problems_drawn=16 * step), dict(facts))  # type: ignore[arg-type]
 
 
 def test_commit_is_found_with_its_state_and_facts(tmp_path: Path) -> None:
@@ -184,3 +191,51 @@ def test_a_save_never_drops_itself_for_a_damaged_later_one(tmp_path: Path, keep:
     path = save(store, 30)
     found = store.newest()
     assert found is not None and found[0] == path
+
+
+class _RenamesLikeABrokenServer(CheckpointStore):
+    """A stand-in for a network file system, which cannot be mounted in a test: what it says of a rename is not so."""
+
+    def __init__(self, folder: Path, *, says: bool, does: bool) -> None:
+        super().__init__(folder, keep=2)
+        self.says, self.does = says, does
+
+    @property
+    def staging(self) -> Path:
+        return _PathThatLies(super().staging, says=self.says, does=self.does)
+
+
+class _PathThatLies(type(Path())):  # type: ignore[misc]
+    def __new__(cls, path: Path, *, says: bool, does: bool) -> "_PathThatLies":
+        made: _PathThatLies = super().__new__(cls, path)
+        made.says, made.does = says, does
+        return made
+
+    def rename(self, target: Path) -> Path:
+        if self.does:
+            Path(self).rename(target)
+        if not self.says:
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+        return target
+
+
+def test_a_rename_that_was_reported_and_not_made_is_found(tmp_path: Path) -> None:
+    before = save(CheckpointStore(tmp_path, keep=2), 1)
+    with pytest.raises(OSError, match="a rename was reported and not made"):
+        save(_RenamesLikeABrokenServer(tmp_path, says=True, does=False), 2)
+    found = CheckpointStore(tmp_path, keep=2).newest()
+    assert found is not None and found[0] == before
+
+
+def test_a_rename_that_was_made_and_reported_as_failed_counts(tmp_path: Path) -> None:
+    path = save(_RenamesLikeABrokenServer(tmp_path, says=False, does=True), 2)
+    found = CheckpointStore(tmp_path, keep=2).newest()
+    assert found is not None and found[0] == path
+
+
+def test_a_rename_that_failed_is_told_and_the_old_stays(tmp_path: Path) -> None:
+    before = save(CheckpointStore(tmp_path, keep=1), 1)
+    with pytest.raises(FileNotFoundError):
+        save(_RenamesLikeABrokenServer(tmp_path, says=False, does=False), 2)
+    found = CheckpointStore(tmp_path, keep=1).newest()
+    assert found is not None and found[0] == before

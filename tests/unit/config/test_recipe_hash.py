@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from megarl.config.load import FREE_ON_RESUME, load_recipe, recipe_hash
+from megarl.config.load import load_recipe, recipe_hash
 from megarl.config.provenance import leaves
+from megarl.config.resume import FREE_ON_RESUME, LAYOUT_ON_RESUME, Changes, changes, under
 from megarl.config.schema import Recipe
 
 
@@ -48,20 +49,36 @@ def test_every_key_but_the_free_ones_changes_the_hash(path: tuple[str, ...]) -> 
         node = getattr(node, name)
     _set(recipe, path, _changed(node))
     dotted = ".".join(path)
-    free = any(dotted == name or dotted.startswith(f"{name}.") for name in FREE_ON_RESUME)
+    free = under(dotted, (*FREE_ON_RESUME, *LAYOUT_ON_RESUME))
     assert (recipe_hash(recipe) == recipe_hash(Recipe())) is free
 
 
-def test_the_free_keys_are_those_that_compute_nothing() -> None:
-    assert FREE_ON_RESUME == (
-        "output_dir",
-        "resume",
-        "observe",
-        "checkpoint",
-        "drift.warn",
-        "drift.stop",
-        "parallel.timeout_s",
-    )
+def test_what_resumed_runs_may_change() -> None:
+    """Paths, waits and how often, and with a note the layout; what decides the numbers is named with both values."""
+    before, after = asdict(Recipe()), asdict(Recipe())
+    assert changes(before, after) == Changes([], [], [])
+    after["output_dir"] = "elsewhere"
+    after["checkpoint"]["keep"] = 7
+    after["engine"]["restarts"] = 0
+    after["parallel"] |= {"tensor": 2, "distributed_optimizer": True}
+    after["rl"]["micro_batch_size"] = 8
+    after["rl"]["optimizer"]["lr"] = 0.5
+    after["data"]["options"] = {"more": [1]}
+    found = changes(before, after)
+    assert found.free == ["engine.restarts 3 -> 0", "checkpoint.keep 2 -> 7"]
+    assert found.layout == ["parallel.tensor 1 -> 2", "rl.micro_batch_size 64 -> 8"]
+    assert found.fixed == [
+        "parallel.distributed_optimizer false -> true",
+        "data.options {} -> (none)",
+        "rl.optimizer.lr 0.001 -> 0.5",
+        "data.options.more (none) -> [1]",
+    ]
+
+
+def test_every_named_key_exists() -> None:
+    known = {".".join(path) for path, _ in leaves(asdict(Recipe()))}
+    for name in (*FREE_ON_RESUME, *LAYOUT_ON_RESUME):
+        assert any(under(key, [name]) for key in known), name
 
 
 def test_the_way_a_value_was_given_does_not_change_the_hash(demo_recipe: str) -> None:

@@ -106,6 +106,16 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "set rl.asynchrony.mode=fully_async, or set rl.asynchrony.spanning=correct.",
         [*FULLY_ASYNC],
     ),
+    "checkpoint.best_metric=lr": (
+        "checkpoint.best_metric=lr is not read with checkpoint.keep_best=0; "
+        'give checkpoint.keep_best above 0, or set checkpoint.best_metric="reward/mean".',
+        ["checkpoint.keep_best=1"],
+    ),
+    "checkpoint.best_mode=min": (
+        "checkpoint.best_mode=min is not read with checkpoint.keep_best=0; "
+        "give checkpoint.keep_best above 0, or set checkpoint.best_mode=max.",
+        ["checkpoint.keep_best=1"],
+    ),
     "rl.asynchrony.kv_cache=keep": (
         "rl.asynchrony.kv_cache=keep is not read with rl.asynchrony.mode=sync; "
         "set rl.asynchrony.mode=fully_async, or set rl.asynchrony.kv_cache=recompute.",

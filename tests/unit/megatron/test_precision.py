@@ -88,11 +88,47 @@ def test_fp16_skips_an_overflow_and_lowers_the_scale(layout: Layout) -> None:
     assert not policy.has_stepped
 
 
-def test_fp16_at_its_least_scale_is_an_error(layout: Layout) -> None:
+def test_fp16_at_its_least_scale_is_nonfinite(layout: Layout) -> None:
     scale = LossScaleConfig(initial=2.0**40, least=2.0**40)
     policy = policy_in(layout, PrecisionConfig(dtype="fp16", loss_scale=scale))
-    with pytest.raises(FloatingPointError, match="not finite at loss scale"):
-        policy.update(random_batch(ROWS), SFT(), micro_batch_size=2)
+    before = weights(policy)
+    update = policy.update(random_batch(ROWS), SFT(), micro_batch_size=2)
+    assert update.nonfinite and update.skipped and update.metrics == {}
+    assert torch.equal(before, weights(policy))
+
+
+class Broken(SFT):
+    """A loss whose value or whose gradient alone is not finite."""
+
+    def __init__(self, which: str) -> None:
+        self.which = which
+
+    def __call__(self, batch):  # type: ignore[no-untyped-def]
+        output = super().__call__(batch)
+        loss_BT = output.loss_BT
+        if self.which == "loss":
+            loss_BT = loss_BT + math.nan
+        elif self.which == "gradient":
+            # the square root's slope at 0 is infinite
+            loss_BT = loss_BT + (loss_BT - loss_BT.detach()).abs().sqrt()
+        return type(output)(loss_BT, output.metrics)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("which", ["loss", "gradient"])
+def test_what_is_not_finite_moves_nothing(layout: Layout, dtype: str, which: str) -> None:
+    """Neither weights nor moments, so that the updates that follow are those of a policy that never met it."""
+    policy, plain = (policy_in(layout, PrecisionConfig(dtype=dtype)) for _ in range(2))
+    for each in (policy, plain):
+        each.update(random_batch(ROWS), SFT(), micro_batch_size=2)
+    before = weights(policy)
+    update = policy.update(random_batch(ROWS), Broken(which), micro_batch_size=2)
+    assert update.nonfinite and update.skipped and update.metrics == {} and math.isnan(update.grad_norm)
+    assert torch.equal(before, weights(policy))
+    plain.scheduler.step(increment=1)
+    after = [each.update(random_batch(ROWS, seed=9), SFT(), micro_batch_size=2) for each in (policy, plain)]
+    assert after[0] == after[1] and not after[0].nonfinite
+    assert torch.equal(weights(policy), weights(plain))
 
 
 @pytest.mark.parametrize("fp32_head", [False, True])

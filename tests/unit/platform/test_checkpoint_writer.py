@@ -1,14 +1,15 @@
-"""A synchronous save without a manager process."""
+"""A save without a manager process, whose files may be written after the model has gone on."""
 
-import inspect
 import multiprocessing
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from megarl.platform import install
-from megarl.platform.checkpoint_writer import fast_sync_save
+from megarl.platform.checkpoint_writer import plan_write
 from tests.unit.platform.reference import tiny_config, tiny_gpt
 
 install()
@@ -16,32 +17,63 @@ install()
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
 
-def test_saved_model_loads_and_no_process_stays(tmp_path: Path) -> None:
+def loaded_parameters(folder: Path) -> dict[str, torch.Tensor]:
     from megatron.core import dist_checkpointing
+
+    model = tiny_gpt(tiny_config())
+    model.load_state_dict(dist_checkpointing.load({"model": model.sharded_state_dict()}, str(folder))["model"])
+    return dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("own_copy", [True, False])
+def test_saved_model_loads_and_no_process_stays(tmp_path: Path, own_copy: bool) -> None:
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
-    model, other = tiny_gpt(tiny_config()), tiny_gpt(tiny_config())
-    strategy = (
-        {"async_strategy": "mcore"} if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters else {}
-    )
+    model = tiny_gpt(tiny_config())
     before = filesystem_async._results_queue
-    for folder in ("first", "second"):
-        (tmp_path / folder).mkdir()
-        with fast_sync_save():
-            dist_checkpointing.save({"model": model.sharded_state_dict()}, str(tmp_path / folder), **strategy)
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        pending = plan_write({"model": model.sharded_state_dict()}, tmp_path / name, own_copy=own_copy)
+        assert filesystem_async._results_queue is before
+        assert not any(file.exists() for file in pending.files)
+        pending.write()
+        pending.finish()
+        assert all(file.stat().st_size > 0 for file in pending.files)
         assert multiprocessing.active_children() == []
-    assert filesystem_async._results_queue is before
-    loaded = dist_checkpointing.load({"model": other.sharded_state_dict()}, str(tmp_path / "second"))["model"]
-    other.load_state_dict(loaded)
-    expected = dict(model.named_parameters())
-    assert all(torch.equal(parameter, expected[name]) for name, parameter in other.named_parameters())
+    found = loaded_parameters(tmp_path / "second")
+    assert all(torch.equal(parameter, found[name]) for name, parameter in model.named_parameters())
 
 
-def test_queue_is_restored_when_the_save_fails() -> None:
+def test_what_is_written_later_is_what_was_planned(tmp_path: Path) -> None:
+    model = tiny_gpt(tiny_config())
+    at_plan = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    pending = plan_write({"model": model.sharded_state_dict()}, tmp_path, own_copy=True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    writer = threading.Thread(target=pending.write)
+    writer.start()
+    writer.join(timeout=60)
+    pending.finish()
+    found = loaded_parameters(tmp_path)
+    assert all(torch.equal(tensor, found[name]) for name, tensor in at_plan.items())
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    model = tiny_gpt(tiny_config())
+    pending = plan_write({"model": model.sharded_state_dict()}, tmp_path, own_copy=False)
+    pending.files[0].mkdir()
+    with pytest.raises(IsADirectoryError):
+        pending.write()
+
+
+def test_names_are_restored_when_the_plan_fails(tmp_path: Path) -> None:
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
-    before = filesystem_async._results_queue
-    with pytest.raises(OSError), fast_sync_save():
-        assert filesystem_async._results_queue is not before
-        raise OSError("disk full")
-    assert filesystem_async._results_queue is before
+    def held() -> tuple[Any, dict[str, Any]]:
+        return filesystem_async._results_queue, dict(vars(filesystem_async.FileSystemWriterAsync))
+
+    before = held()
+    with pytest.raises(FileNotFoundError):
+        plan_write({}, tmp_path / "missing", own_copy=False)
+    assert held() == before

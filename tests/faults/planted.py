@@ -1,0 +1,111 @@
+"""Real faults at points that a test names, in a run's own processes: the point is found by Python's audit events."""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from megarl.cli import main
+
+_TOUCHING = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree")
+SAVE_EVENTS = "save-events"
+"""File of a run that `counting_saves` wrote: on line n the files that its nth save touched."""
+
+
+def killed_in_phase(argv: list[str], name: str, number: int, rank: int) -> int:
+    """`main`; kill -9 to that rank when it comes to the phase of that name for the nth time."""
+    seen = 0
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event == "megarl.phase" and args[0] == name:
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    if _rank() == rank:
+        sys.addaudithook(hook)
+    return main(argv)
+
+
+def killed_in_save(argv: list[str], folder: str, number: int, event_number: int) -> int:
+    """`main`; kill -9 to rank 0 just before it touches the last of so many files of the folder's nth save."""
+    saves = events = 0
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal saves, events
+        if _begins_save(event, args, folder):
+            saves, events = saves + 1, 0
+        if saves == number and _touches(event, args, folder):
+            events += 1
+            if events == event_number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    if _rank() == 0:
+        sys.addaudithook(hook)
+    return main(argv)
+
+
+def counting_saves(argv: list[str], folder: str) -> int:
+    """`main`; how many files rank 0 touches in each save is written down at the end."""
+    counts: list[int] = []
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if _begins_save(event, args, folder):
+            counts.append(0)
+        if counts and _touches(event, args, folder):
+            counts[-1] += 1
+
+    if _rank() == 0:
+        sys.addaudithook(hook)
+    code = main(argv)
+    if _rank() == 0:
+        Path(folder, SAVE_EVENTS).write_text("".join(f"{count}\n" for count in counts))
+    return code
+
+
+def with_largest_file(argv: list[str], limit: int) -> int:
+    """`main` in a process whose writes beyond so many bytes of a file fail, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    return main(argv)
+
+
+def hanging(argv: list[str], name: str, number: int, rank: int, holds_python: bool) -> int:
+    """`main`; that rank sleeps for good in the nth phase of that name, with or without Python's lock."""
+    seen = 0
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event == "megarl.phase" and args[0] == name:
+            seen += 1
+            if seen == number and holds_python:
+                ctypes.PyDLL(None).sleep(600)
+            elif seen == number:
+                time.sleep(600)
+
+    if _rank() == rank:
+        sys.addaudithook(hook)
+    return main(argv)
+
+
+def failing_on_rank_1(response: str, problem: object) -> float:
+    """A reward that has a bug on one rank."""
+    if _rank() == 1:
+        raise ZeroDivisionError("a bug of the reward's")
+    return 0.0
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def _begins_save(event: str, args: tuple[Any, ...], folder: str) -> bool:
+    return event == "os.mkdir" and str(args[0]) == f"{folder}/checkpoints/.writing"
+
+
+def _touches(event: str, args: tuple[Any, ...], folder: str) -> bool:
+    return event in _TOUCHING and str(args[0]).startswith(f"{folder}/checkpoints")

@@ -1,0 +1,49 @@
+"""Disks that take no more: the error is one sentence, the older checkpoint whole, and the run goes on from it."""
+
+from pathlib import Path
+
+import pytest
+
+from megarl.checkpoint.store import CheckpointStore
+from tests.faults.planted import with_largest_file
+from tests.forked_runs import train
+
+pytestmark = pytest.mark.parallel
+
+SHORT = ("sft.steps=1", "rl.steps=3", "checkpoint.every=1", "evaluate.samples_per_prompt=0")
+CASES = {
+    "alone": [],
+    "in the background": ["checkpoint.background=true"],
+    "two ranks": ["parallel.world_size=2", "parallel.distributed_optimizer=true"],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_full_disk(case: str, tmp_path: Path) -> None:
+    """The checkpoint before the first update still fits into the largest file allowed; one with moments does not."""
+    folder = tmp_path / "run"
+    settings = [f"output_dir={folder}", *SHORT, *CASES[case]]
+    weights = Path("tests/data/base/model.safetensors").stat().st_size
+    full = train(*settings, start=with_largest_file, more=(2 * weights,))
+    assert full.returncode == 2, full.stderr
+    errors = [line for line in full.stderr.splitlines() if line.startswith("megarl: error: ")]
+    assert len(errors) == 1, full.stderr
+    assert f"output_dir={folder} did not take a checkpoint (" in errors[0] and "File too large" in errors[0]
+    found = CheckpointStore(folder / "checkpoints", keep=2).newest()
+    assert found is not None and found[0].name == "1-rl-00000000"
+    resumed = train(*settings)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"resumed from {folder}/checkpoints/1-rl-00000000" in resumed.stdout
+
+
+def test_a_folder_that_cannot_be_written_any_more(tmp_path: Path) -> None:
+    """What stands where checkpoints should be is no folder, as after a mount that went away."""
+    folder = tmp_path / "run"
+    settings = [f"output_dir={folder}", *SHORT]
+    assert train(*settings).returncode == 0
+    (folder / "checkpoints").rename(folder / "elsewhere")
+    (folder / "checkpoints").touch()
+    again = train(*settings)
+    assert again.returncode == 2, again.stderr
+    assert "did not take a checkpoint (" in again.stderr.splitlines()[-1]
+    assert CheckpointStore(folder / "elsewhere", keep=2).newest() is not None

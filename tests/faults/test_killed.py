@@ -1,0 +1,74 @@
+"""Runs that are killed with -9 again and again, at each phase and at ten points of a save, are the unbroken run."""
+
+from pathlib import Path
+
+import pytest
+
+from megarl.observe.metrics import reproducible
+from tests.faults.planted import SAVE_EVENTS, counting_saves, killed_in_phase, killed_in_save
+from tests.forked_runs import started, train
+from tests.runs import metrics, wait_until
+
+pytestmark = [pytest.mark.parallel, pytest.mark.resume]
+
+SHORT = (
+    "sft.steps=1",
+    "rl.steps=5",
+    "checkpoint.every=1",
+    "evaluate.samples_per_prompt=0",
+    "rollout.max_new_tokens=8",
+)
+TWO = "parallel.world_size=2"
+LAYOUTS = {
+    "world size 1": [],
+    "world size 1, in the background": ["checkpoint.background=true", "checkpoint.hf=true"],
+    "tp2": [TWO, "parallel.tensor=2"],
+    "pp2": [TWO, "parallel.pipeline=2"],
+    "dp2 with the distributed optimizer": [TWO, "parallel.distributed_optimizer=true"],
+    "dp2, in the background": [TWO, "parallel.distributed_optimizer=true", "checkpoint.background=true"],
+}
+PHASES = ("rollout", "reward", "log_probs", "update", "sync")
+SAVE_POINTS = 10
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_killed_at_every_point(layout: str, tmp_path: Path) -> None:
+    """One run is killed at all of them in turn, each time resumed from its newest checkpoint that is whole."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    settings = [*SHORT, *LAYOUTS[layout]]
+    finished = train(f"output_dir={whole}", *settings, start=counting_saves, more=(str(whole),))
+    assert finished.returncode == 0, finished.stderr
+    ranks = 2 if TWO in settings else 1
+
+    def killed(start, *more: object) -> None:  # type: ignore[no-untyped-def]
+        with started(f"output_dir={broken}", *settings, start=start, more=more) as run:
+            wait_until(lambda: any(rank.exitcode is not None for rank in run.ranks), _Patient(run))
+            assert -9 in [rank.exitcode for rank in run.ranks], run.stdout.read()
+
+    for number, phase in enumerate(PHASES):
+        # the first of them before there is a step of RL, the others in the second step after a resume
+        killed(killed_in_phase, phase, 1 if number == 0 else 2, number % ranks)
+    # a save with moments, whose predecessor goes
+    events = int((whole / SAVE_EVENTS).read_text().splitlines()[3])
+    assert events > 2 * SAVE_POINTS
+    for point in range(SAVE_POINTS):
+        killed(killed_in_save, str(broken), 1, 1 + point * (events - 1) // (SAVE_POINTS - 1))
+    resumed = train(f"output_dir={broken}", *settings)
+    assert resumed.returncode == 0, resumed.stderr
+    assert [reproducible(line) for line in metrics(broken)] == [reproducible(line) for line in metrics(whole)]
+    for name in ("model/model.safetensors", "reference/model.safetensors", "samples.jsonl"):
+        assert (broken / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+class _Patient:
+    """A run whose end is what is waited for."""
+
+    def __init__(self, run) -> None:  # type: ignore[no-untyped-def]
+        self._run = run
+
+    def poll(self) -> None:
+        return None
+
+    @property
+    def stdout(self):  # type: ignore[no-untyped-def]
+        return self._run.stdout
