@@ -25,7 +25,7 @@ from megarl.config.validate import validate
 # A run may be resumed with other values of these: they decide where a run writes, how often, and how long it
 # waits, and never a number that it computes. Everything else decides the numbers, the parallel layout and the threads
 # included: sums in another order differ in their last bits.
-FREE_ON_RESUME = ("output_dir", "resume", "observe", "checkpoint", "parallel.timeout_s")
+FREE_ON_RESUME = ("output_dir", "resume", "observe", "checkpoint", "parallel.timeout_s", "engine.urls")
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ def test_the_free_keys_are_those_that_compute_nothing() -> None:
         "observe",
         "checkpoint",
         "parallel.timeout_s",
+        "engine.urls",
     )
 
 
