@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "megarl"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "__main__"}),
-    frozenset({"launch", "doctor"}),
+    frozenset({"launch", "doctor", "submit"}),
     frozenset({"loop"}),
     frozenset({"rollout", "sync", "rewards", "data", "evaluate", "checkpoint", "observe"}),
     frozenset({"megatron"}),
