@@ -7,6 +7,7 @@ import pytest
 from megarl.config.errors import UserError
 from megarl.submit.job import build_job
 from megarl.submit.load import load_profile
+from megarl.submit.reference import reference
 from tests.runs import RECIPE, REPOSITORY
 from tests.unit.submit.rendered import SERVED, demo_tasks, loaded
 
@@ -14,6 +15,10 @@ from tests.unit.submit.rendered import SERVED, demo_tasks, loaded
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "slurm" / "profiles").glob("*.yaml")), ids=lambda path: path.name)
 def test_the_profiles_that_come_with_megarl_load(path: Path) -> None:
     assert load_profile(path).time_limit
+
+
+def test_the_page_of_keys_is_this_versions() -> None:
+    assert (REPOSITORY / "docs" / "profile.md").read_text() == reference()
 
 
 REFUSED = {
