@@ -26,7 +26,9 @@ def test_the_time_limit(nodes: Cluster, unbroken: Submitted, tmp_path: Path) -> 
     run.wait_for_step(5)
     # it comes within half a minute, as fewer than 600 seconds are left
     nodes.run("scontrol", "update", f"JobId={run.job}", "EndTime=now+400")
-    nodes.wait_until(lambda: len(run.attempts()) == 1)
+    nodes.wait_until(lambda: len(run.attempts()) == 1 and nodes.state(run.job) == "PENDING")
+    # the shorter limit is the job's from then on
+    nodes.run("scontrol", "update", f"JobId={run.job}", "TimeLimit=3:00:00")
     run.switch("slow", on=False)
     (attempt,) = run.attempts()
     assert (attempt["verdict"], attempt["stopped"], attempt["code"]) == ("again", "USR1", 138), run.output()
