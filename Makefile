@@ -6,7 +6,7 @@ RECIPE ?= recipes/demo/grpo_arithmetic.yaml
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-unit test-parallel test-vllm test-engine-faults test-demo test-resume test-presets \
-	test-reasoning-gym test-sglang test-megatron-0.19 lint clean
+	test-reasoning-gym test-sglang test-slurm test-megatron-0.19 lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/megarl train $(RECIPE) $(OVERRIDES)
@@ -19,7 +19,7 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
 test-unit: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets and not gpu and not vllm and not sglang"
+	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets and not gpu and not vllm and not sglang and not slurm"
 
 test-parallel: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "parallel and not presets and not resume"
@@ -52,6 +52,11 @@ test-reasoning-gym: $(VENV)/.installed-dev
 # a real SGLang server, in an environment of its own, over stand-ins for its kernels
 test-sglang: $(VENV)/.installed-dev $(VENV)-sglang/.installed
 	MEGARL_SGLANG_PYTHON=$(abspath $(VENV)-sglang/bin/python) $(VENV)/bin/python -m pytest tests/engines/sglang -m sglang
+
+# jobs on a real SLURM cluster that is started on this machine, which takes root
+test-slurm: $(VENV)/.installed-dev
+	tools/install_slurm.sh
+	$(VENV)/bin/python -m pytest -m slurm --timeout 3600 tests/slurm
 
 # the newest supported megatron-core, and Triton's kernels interpreted on the CPU; on Python 3.12 and newer the other targets use it already
 test-megatron-0.19: $(VENV)-0.19/.installed-dev

@@ -101,6 +101,49 @@ def _compare(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _submit(arguments: argparse.Namespace) -> int:
+    from megarl.submit.command import Request, submit
+
+    submit(
+        Request(
+            recipe=arguments.recipe,
+            overrides=arguments.overrides,
+            profile=arguments.profile,
+            settings=arguments.set,
+            seeds=arguments.seeds,
+            sweeps=arguments.sweep,
+            chain=arguments.chain,
+            dependency=arguments.dependency,
+            dry_run=arguments.dry_run,
+        )
+    )
+    return 0
+
+
+def _jobs(arguments: argparse.Namespace) -> int:
+    from megarl.submit.jobs import show_jobs
+
+    show_jobs(arguments.logs, follow=arguments.follow)
+    return 0
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    from megarl.submit.jobs import cancel
+
+    for job in arguments.jobs:
+        cancel(arguments.logs, job, now=arguments.now)
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from megarl.config.load import load_recipe
+
+    recipe = load_recipe(arguments.recipe, arguments.overrides).recipe
+    from megarl.rollout.serve import serve
+
+    return serve(recipe, arguments.announce)
+
+
 def _doctor(_: argparse.Namespace) -> int:
     from megarl.doctor import doctor
 
@@ -115,8 +158,38 @@ _COMMANDS = {
     "compare": _compare,
     "sync-check": _sync_check,
     "drift": drift.run,
+    "submit": _submit,
+    "jobs": _jobs,
+    "cancel": _cancel,
+    "serve": _serve,
     "doctor": _doctor,
 }
+
+
+def _add_slurm(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
+    """Adds the commands about SLURM's jobs, and returns the one that takes a recipe."""
+    submit = commands.add_parser("submit", help="run a recipe as a job under SLURM")
+    submit.add_argument("--profile", metavar="FILE", type=Path, required=True, help="where and how, YAML")
+    submit.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="a key of the profile")
+    submit.add_argument("--seeds", metavar="LIST", help="one run a seed, such as 0,1,2 or 0-2, as an array")
+    submit.add_argument(
+        "--sweep", metavar="KEY=[A,B]", action="append", default=[], help="one run a value, as an array"
+    )
+    submit.add_argument(
+        "--chain", metavar="N", type=int, default=1, help="N jobs, each going on where the one before ended early"
+    )
+    submit.add_argument("--dependency", metavar="WHAT", help="what the job waits for, such as afterok:123")
+    submit.add_argument("--dry-run", action="store_true", help="print the script, and submit nothing")
+    jobs = commands.add_parser("jobs", help="list the jobs that were submitted, and how far their runs have come")
+    jobs.add_argument("--follow", action="store_true", help="print what changes, until none waits or runs")
+    cancel = commands.add_parser("cancel", help="have jobs save their runs and end")
+    cancel.add_argument("jobs", metavar="JOB", nargs="+", help="id of a job, or ID_TASK of an array's")
+    cancel.add_argument("--now", action="store_true", help="have SLURM end them, which gives them less time to save")
+    for command in (jobs, cancel):
+        command.add_argument(
+            "--logs", metavar="FOLDER", type=Path, default=Path("runs/slurm"), help="`logs` of the profile"
+        )
+    return submit
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -142,8 +215,11 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     compared = commands.add_parser("compare", help="print reward, pass@k, drift and speed of runs side by side")
     compared.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folder of a run")
     drift.add_parsers(commands)
+    serve = commands.add_parser("serve", help="run one server of a recipe's engine for a trainer on another machine")
+    serve.add_argument("--announce", metavar="FOLDER", type=Path, required=True, help="where its address is written")
     commands.add_parser("doctor", help="report what this machine has, and how to get what it lacks")
-    for command in (train, config, plan, check):
+    submit = _add_slurm(commands)
+    for command in (train, config, plan, check, serve, submit):
         command.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML")
         command.add_argument("overrides", metavar="key=value", nargs="*", help="override of a key of the recipe")
     # argparse ends a list of positional arguments at the first option; overrides may go on behind it.

@@ -120,8 +120,8 @@ def slurm() -> list[Finding]:
     """SLURM's commands with their versions."""
     how = "use a machine with the SLURM client commands"
     return [
-        Finding("sbatch", _tool_version("sbatch"), "a queue for scripts of your own; megarl submits no jobs", how),
-        Finding("srun", _tool_version("srun"), "the start of one megarl process a rank, as torchrun does", how),
+        Finding("sbatch", _tool_version("sbatch"), "jobs on a cluster, by megarl submit", how),
+        Finding("srun", _tool_version("srun"), "the start of one megarl process a rank", how),
     ]
 
 

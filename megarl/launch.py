@@ -95,7 +95,7 @@ def _elsewhere(recipe: Recipe, command: Sequence[str], stop: StopFlag) -> int | 
             f"parallel.world_size={recipe.parallel.world_size}, but this process was started in a world of "
             f"{joined.world_size}; set parallel.world_size={joined.world_size}, or start it without torchrun or srun."
         )
-    if RENDEZVOUS in os.environ:
+    if LAUNCHER_PID in os.environ:
         _die_with_launcher()
         return None
     _preflight(recipe)

@@ -7,13 +7,14 @@ from megarl.config.compose import Layer
 from megarl.config.errors import RecipeError
 from megarl.config.keys import Key, join, keys, sections
 from megarl.config.refusal import refusal
+from megarl.config.schema import Recipe
 
 _EXAMPLES: dict[Any, str] = {int: "3", float: "0.5", bool: "true", str: "'text', in quotes", dict: "{name: value}"}
 # a list of numbers is a band around 1 wherever the schema has one
 _LIST_EXAMPLES: dict[Any, str] = {int: "[3]", float: "[0.9, 1.1]", str: "['text', in quotes]"}
 
 
-def check_layer(layer: Layer) -> None:
+def check_layer(layer: Layer, schema: type = Recipe) -> None:
     """Refuses keys that the schema does not have and values of another type than their key's.
 
     Interpolations are left to the merge, which knows what they stand for.
@@ -21,23 +22,23 @@ def check_layer(layer: Layer) -> None:
     Raises:
         RecipeError: naming the key, its value, and the nearest known key or the right type.
     """
-    _check_section(layer.tree, "", layer.source)
+    _check_section(layer.tree, "", layer.source, schema)
 
 
-def _check_section(tree: dict[str, Any], prefix: str, source: str) -> None:
+def _check_section(tree: dict[str, Any], prefix: str, source: str, schema: type) -> None:
     for name, value in tree.items():
         path = join(prefix, str(name))
         if not isinstance(name, str) or "." in name:
             raise refusal(path, value, "has a key that is not one plain name", "nest dotted keys", source)
-        if path in sections():
+        if path in sections(schema):
             if isinstance(value, dict):
-                _check_section(value, path, source)
+                _check_section(value, path, source, schema)
             elif not _is_interpolation(value):
-                raise _section_refusal(path, value, source)
-        elif path in keys():
-            _check_literal(keys()[path], value, source)
+                raise _section_refusal(path, value, source, schema)
+        elif path in keys(schema):
+            _check_literal(keys(schema)[path], value, source)
         else:
-            raise _unknown(path, value, source)
+            raise _unknown(path, value, source, schema)
 
 
 def _check_literal(key: Key, value: Any, source: str) -> None:
@@ -86,8 +87,8 @@ def _refuse_missing_mark(path: str, value: Any, source: str) -> None:
         raise refusal(path, value, "stands for a missing value", "give the value or leave the key out", source)
 
 
-def _section_refusal(path: str, value: Any, source: str) -> RecipeError:
-    inner = [key for key in keys() if key.startswith(f"{path}.")]
+def _section_refusal(path: str, value: Any, source: str, schema: type) -> RecipeError:
+    inner = [key for key in keys(schema) if key.startswith(f"{path}.")]
     return refusal(path, value, "is a section, not a value", f"give its keys, such as {inner[0]}", source)
 
 
@@ -95,13 +96,14 @@ def _last(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def _unknown(path: str, value: Any, source: str) -> RecipeError:
+def _unknown(path: str, value: Any, source: str, schema: type) -> RecipeError:
     prefix, _, name = path.rpartition(".")
-    known = [*keys(), *(section for section in sections() if section)]
+    what = f"is not a {schema.__name__.lower()} key"
+    known = [*keys(schema), *(section for section in sections(schema) if section)]
     siblings = [key for key in known if key.rpartition(".")[0] == prefix]
     elsewhere = get_close_matches(name, sorted({_last(key) for key in known}), n=1, cutoff=0.8)
     here = get_close_matches(name, [_last(key) for key in siblings], n=1)
     guesses = [join(prefix, here[0])] if here else [key for key in known if _last(key) in elsewhere]
     if guesses:
-        return refusal(path, value, "is not a recipe key", f"did you mean {' or '.join(guesses)}?", source)
-    return refusal(path, value, "is not a recipe key", f"the keys here are {', '.join(siblings)}", source)
+        return refusal(path, value, what, f"did you mean {' or '.join(guesses)}?", source)
+    return refusal(path, value, what, f"the keys here are {', '.join(siblings)}", source)

@@ -1,4 +1,4 @@
-"""The schema as a flat table: every key's dotted path with its type, default, meaning and range."""
+"""A schema as a flat table: every key's dotted path with its type, default, meaning and range."""
 
 import dataclasses
 import types
@@ -19,14 +19,14 @@ _WORDS: dict[Any, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Key:
-    """One leaf of the recipe.
+    """One leaf of a schema.
 
     Attributes:
         path: dotted key.
         kind: int, float, bool, str, list or dict.
         item: type of a list's entries; None for other kinds.
         optional: whether null is a value.
-        default: value where the recipe is silent, before interpolation.
+        default: value where a file is silent, before interpolation.
         doc: its meaning, one sentence.
         low: smallest allowed value.
         high: largest allowed value.
@@ -53,22 +53,22 @@ class Key:
 
 
 @cache
-def sections() -> dict[str, type]:
-    """Dotted path -> dataclass of every section, in the order of the schema. The whole recipe is ''."""
+def sections(schema: type = Recipe) -> dict[str, type]:
+    """Dotted path -> dataclass of every section, in the order of the schema. The whole of it is ''."""
     found: dict[str, type] = {}
-    _collect_sections(Recipe, "", found)
+    _collect_sections(schema, "", found)
     return found
 
 
 @cache
-def keys() -> dict[str, Key]:
+def keys(schema: type = Recipe) -> dict[str, Key]:
     """Dotted path -> key of every leaf, in the order of the schema."""
     found: dict[str, Key] = {}
-    for prefix, section in sections().items():
+    for prefix, section in sections(schema).items():
         hints = get_type_hints(section)
         for field in dataclasses.fields(section):
             path = join(prefix, field.name)
-            if path not in sections():
+            if path not in sections(schema):
                 found[path] = _key(path, hints[field.name], field)
     return found
 

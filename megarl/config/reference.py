@@ -4,6 +4,7 @@ import inspect
 
 from megarl.config.keys import Key, keys, sections
 from megarl.config.resume import FREE_ON_RESUME, LAYOUT_ON_RESUME
+from megarl.config.schema import Recipe
 from megarl.config.yaml_text import format_literal
 
 _INTRODUCTION = """\
@@ -31,12 +32,17 @@ def reference() -> str:
         "- **Resuming.** A resumed run must have the same recipe hash. These are not in it:\n"
         f"  {free};\n  and these, with which the numbers stay the same up to rounding:\n  {layout}.\n"
     )
-    return _INTRODUCTION + resume + "".join(_section(path) for path in sections())
+    return _INTRODUCTION + resume + tables(Recipe)
 
 
-def _section(path: str) -> str:
-    doc = inspect.getdoc(sections()[path]) or ""
-    rows = [_row(key) for key in keys().values() if key.path.rpartition(".")[0] == path]
+def tables(schema: type) -> str:
+    """A schema's keys as Markdown: one table a section, one row a key."""
+    return "".join(_section(path, schema) for path in sections(schema))
+
+
+def _section(path: str, schema: type) -> str:
+    doc = inspect.getdoc(sections(schema)[path]) or ""
+    rows = [_row(key) for key in keys(schema).values() if key.path.rpartition(".")[0] == path]
     if not rows:
         return f"\n## {path}\n\n{doc}\n"
     title = f"\n## {path}\n\n{doc}\n" if path else "\n## Top level\n"

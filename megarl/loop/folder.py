@@ -16,6 +16,8 @@ from megarl.observe.files import write_json_atomic
 RUN_FILE = "run.json"
 CHECKPOINTS = "checkpoints"
 _LOCK_FILE = ".lock"
+_NO_RUNS = (_LOCK_FILE, "slurm")
+"""What a folder may hold before its run: a job under SLURM notes there what became of its attempts."""
 
 
 def check_folder(recipe: Recipe) -> None:
@@ -31,7 +33,7 @@ def check_folder(recipe: Recipe) -> None:
     if held is None:
         if recipe.resume == "must":
             raise RunFolderError(f"resume=must, but output_dir={folder} holds no run; set resume=auto to start one.")
-        if folder.exists() and any(path.name != _LOCK_FILE for path in folder.iterdir()):
+        if folder.exists() and any(path.name not in _NO_RUNS for path in folder.iterdir()):
             raise RunFolderError(f"output_dir={folder} holds files that are not a run; name an empty or new folder.")
         return
     if recipe.resume == "never":

@@ -1,4 +1,4 @@
-"""Stopping on SIGTERM and Ctrl-C: at a step's end, on all ranks together, within seconds.
+"""Stopping on SIGTERM, SIGUSR1 and Ctrl-C: at a step's end, on all ranks together, within seconds.
 
 Imports nothing heavy: the handlers must stand before torch is imported, which takes seconds.
 """
@@ -10,6 +10,10 @@ from types import FrameType
 
 EARLY_GRACE_S = 5.0
 """Seconds that a process has to end after a signal that came before there was anything to save."""
+
+
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+"""SIGUSR1 is what SLURM is told to send before a job's time is over."""
 
 
 class Stopped(Exception):  # noqa: N818 - no error: the run ended as it was asked to
@@ -29,7 +33,7 @@ class StoppedEarly(SystemExit):
 
 
 class StopFlag:
-    """What SIGTERM and Ctrl-C do: end the process at once, and once `defer` was called, only ask it to end.
+    """What a stop signal does: end the process at once, and once `defer` was called, only ask it to end.
 
     Attributes:
         signal_number: the signal that was deferred, 0 before one was.
@@ -41,7 +45,7 @@ class StopFlag:
         self._grace_s: float | None = EARLY_GRACE_S
 
     def install(self) -> None:
-        """Takes both signals over.
+        """Takes the signals over.
 
         A thread watches for them too: Python runs a handler in the main thread alone, between two bytecodes, and that
         one may be waiting in C code for a rank that is gone.
@@ -50,7 +54,7 @@ class StopFlag:
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(read,), name="stop-signals", daemon=True).start()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
             signal.signal(number, self._receive)
 
     def defer(self, grace_s: float | None) -> None:
@@ -63,7 +67,7 @@ class StopFlag:
 
     def ignore(self) -> None:
         """The process ends now, with the exit code that it has: further signals change nothing."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -74,7 +78,7 @@ class StopFlag:
     def _watch(self, pipe: int) -> None:
         """Waits for the first stop signal, and ends the process where it does not end by itself in time."""
         number = 0
-        while number not in (signal.SIGTERM, signal.SIGINT):
+        while number not in STOPS:
             number = os.read(pipe, 1)[0]
         if self._deferred:
             self.signal_number = number

@@ -13,7 +13,7 @@ from megatron.core import parallel_state, tensor_parallel
 from torch.distributed import HashStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from megarl.config.model import ParallelConfig
-from megarl.platform.joined import RENDEZVOUS, Joined, joined_world
+from megarl.platform.joined import RENDEZVOUS, RENDEZVOUS_HOST, Joined, joined_world
 from megarl.platform.platform import current
 
 
@@ -119,24 +119,26 @@ def leave_world() -> None:
 
 
 def _own_store(rank: int, world_size: int, timeout: timedelta) -> Store | None:
-    """The store of a world that megarl's launcher started, or of a world of one; None in another launcher's."""
+    """The store of a world that meets in a folder, or of a world of one; None in another launcher's."""
     if folder := os.environ.get(RENDEZVOUS):
-        return _local_store(Path(folder), rank, world_size, timeout)
+        host = os.environ.get(RENDEZVOUS_HOST, "127.0.0.1")
+        return _met_store(Path(folder), host, rank, world_size, timeout)
     return HashStore() if world_size == 1 else None
 
 
-def _local_store(folder: Path, rank: int, world_size: int, timeout: timedelta) -> Store:
-    """A store on a loopback port that the kernel picks, so that two runs on one machine never clash."""
+def _met_store(folder: Path, host: str, rank: int, world_size: int, timeout: timedelta) -> Store:
+    """A store on a port that rank 0's kernel picks, so that two runs on one machine never clash."""
     port_file = folder / "port"
     if rank == 0:
-        store = TCPStore("127.0.0.1", 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False)
+        store = TCPStore(host, 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False)
         beside = folder / "port.writing"
         beside.write_text(str(store.port))
         beside.rename(port_file)
         return store
     deadline = time.monotonic() + timeout.total_seconds()
-    while not port_file.exists():
+    # a listing, as a network file system may remember for a while that one file is not there
+    while port_file.name not in os.listdir(folder):
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank 0 did not write {port_file} within {timeout.total_seconds():.0f} s")
         time.sleep(0.02)
-    return TCPStore("127.0.0.1", int(port_file.read_text()), world_size, is_master=False, timeout=timeout)
+    return TCPStore(host, int(port_file.read_text()), world_size, is_master=False, timeout=timeout)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from megarl.config.errors import UserError
 
 RENDEZVOUS = "MEGARL_RENDEZVOUS"
-"""Folder in which the rank 0 of megarl's own launcher tells the others its port."""
+"""Folder in which rank 0 tells the others its port: of megarl's own launcher, or of a job's script."""
+RENDEZVOUS_HOST = "MEGARL_RENDEZVOUS_HOST"
+"""Rank 0's machine, where the ranks are on several."""
 LAUNCHER_PID = "MEGARL_LAUNCHER_PID"
 """Process id of megarl's own launcher."""
 

@@ -18,8 +18,8 @@ _POLL_S = 0.5
 class Launch(Protocol):
     """How an engine is started: a module with these two functions."""
 
-    def server_command(self, recipe: Recipe, model: Path, port: int) -> list[str]:
-        """Arguments of a server on the loopback interface, whose model is described in the folder `model`."""
+    def server_command(self, recipe: Recipe, model: Path, port: int, host: str = "127.0.0.1") -> list[str]:
+        """Arguments of a server on one interface, whose model is described in the folder `model`."""
 
     def server_environment(self, inherited: Mapping[str, str], token: str) -> dict[str, str]:
         """All of its environment."""

@@ -13,13 +13,14 @@ LOADER = "megarl.sync.sglang_loader.load_bucket"
 """What SGLang calls for a bucket, as --custom-weight-loader names it."""
 
 
-def server_command(recipe: Recipe, model: Path, port: int) -> list[str]:
-    """Arguments of a server on the loopback interface.
+def server_command(recipe: Recipe, model: Path, port: int, host: str = "127.0.0.1") -> list[str]:
+    """Arguments of a server.
 
     Args:
         recipe: says how.
         model: folder with the model's config.json. Weights come from the trainer, so none are read.
         port: where it listens.
+        host: the interface: the loopback one, unless `megarl serve` opens it to other machines.
     """
     engine = recipe.engine
     command = [
@@ -28,7 +29,7 @@ def server_command(recipe: Recipe, model: Path, port: int) -> list[str]:
         *("-P", "-m", "megarl.rollout.sglang.serve"),
         *("--model-path", str(model), "--served-model-name", "policy", "--load-format", "dummy"),
         *("--skip-tokenizer-init", "--grammar-backend", "none"),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", host, "--port", str(port)),
         *("--dtype", engine_dtype(recipe), "--context-length", str(recipe.model.max_position_embeddings)),
         *("--max-running-requests", str(engine.max_concurrent), "--tp-size", str(engine.tensor)),
         *("--random-seed", str(recipe.seed)),

@@ -10,13 +10,14 @@ from megarl.platform.platform import current
 from megarl.rollout.server_environment import common_environment, engine_dtype
 
 
-def server_command(recipe: Recipe, model: Path, port: int) -> list[str]:
-    """Arguments of a server on the loopback interface.
+def server_command(recipe: Recipe, model: Path, port: int, host: str = "127.0.0.1") -> list[str]:
+    """Arguments of a server.
 
     Args:
         recipe: says how.
         model: folder with the model's config.json. Weights come from the trainer, so none are read.
         port: where it listens.
+        host: the interface: the loopback one, unless `megarl serve` opens it to other machines.
     """
     engine = recipe.engine
     command = [
@@ -24,7 +25,7 @@ def server_command(recipe: Recipe, model: Path, port: int) -> list[str]:
         # -P: the working folder may hold another thing called megarl
         *("-P", "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--served-model-name", "policy", "--load-format", "dummy", "--skip-tokenizer-init"),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", host, "--port", str(port)),
         *("--dtype", engine_dtype(recipe), "--max-model-len", str(recipe.model.max_position_embeddings)),
         *("--max-num-seqs", str(engine.max_concurrent), "--tensor-parallel-size", str(engine.tensor)),
         *("--seed", str(recipe.seed)),

@@ -1,0 +1,84 @@
+"""One server of the recipe's engine for a trainer on another machine: `megarl serve`."""
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from megarl.config.errors import UserError
+from megarl.config.refusal import refusal
+from megarl.config.schema import Recipe
+from megarl.data.tokenizer import build_tokenizer
+from megarl.megatron.models import FAMILIES
+from megarl.observe.files import write_atomic
+from megarl.rollout.build import check_engine_here
+from megarl.rollout.server import Launch
+from megarl.rollout.server_process import ServerProcess, free_port
+from megarl.rollout.sglang import command as sglang
+from megarl.rollout.vllm import command as vllm
+
+_LAUNCHES: dict[str, Launch] = {"vllm": vllm, "sglang": sglang}
+_EVERYWHERE = "0.0.0.0"
+_POLL_S = 0.2
+
+
+def serve(recipe: Recipe, announce: Path) -> int:
+    """Starts a server that listens on all interfaces and asks for the token, and waits until it ends.
+
+    Once it listens, its URL is the one line of a file NAME.url in the folder `announce`.
+
+    Args:
+        recipe: says how.
+        announce: folder.
+
+    Returns:
+        The server's exit code.
+
+    Raises:
+        UserError: the recipe has no servers of its own, or there is no token.
+    """
+    if recipe.rollout.engine == "embedded":
+        raise refusal("rollout.engine", "embedded", "has no server", "set rollout.engine=vllm or sglang")
+    token = os.environ.get(recipe.engine.token_variable)
+    if not token:
+        raise UserError(
+            f"The environment variable {recipe.engine.token_variable} is missing, without which anybody on the network "
+            "could use the server; set it to a secret that the trainer has too."
+        )
+    check_engine_here(recipe)
+    announce.mkdir(parents=True, exist_ok=True)
+    # two servers of one job may be on one node
+    name = f"{socket.gethostname()}-{os.environ.get('SLURM_PROCID', '0')}"
+    folder = Path(recipe.output_dir) / "engine" / name
+    vocab_size = len(build_tokenizer(recipe.tokenizer))
+    FAMILIES[recipe.model.family].hf_config(recipe.model, vocab_size).save_pretrained(folder)
+    process, port = _listening(recipe, folder, token)
+    try:
+        write_atomic(announce / f"{name}.url", f"http://{socket.gethostname()}:{port}".encode())
+        while process.exit_code is None:
+            time.sleep(_POLL_S)
+        print(f"megarl: {process.failure()}", flush=True)
+        return process.exit_code
+    finally:
+        process.end()
+
+
+def _listening(recipe: Recipe, folder: Path, token: str) -> tuple[ServerProcess, int]:
+    """A server that accepts connections or has ended, and its port."""
+    launch = _LAUNCHES[recipe.rollout.engine]
+    while True:
+        port = free_port()
+        process = ServerProcess(
+            launch.server_command(recipe, folder, port, _EVERYWHERE),
+            launch.server_environment(os.environ, token),
+            folder / "server.log",
+        )
+        while process.exit_code is None and not _accepts(port):
+            time.sleep(_POLL_S)
+        if process.exit_code is None or not process.lost_its_port():
+            return process, port
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,123 @@
+"""From a profile's file to a checked profile."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from megarl.config.check_keys import check_layer
+from megarl.config.check_ranges import check_range, check_storable
+from megarl.config.compose import Layer, override_layer
+from megarl.config.keys import join, keys, sections
+from megarl.config.provenance import leaves, sources
+from megarl.config.refusal import in_words
+from megarl.config.yaml_text import parse_mapping
+from megarl.submit.profile import Profile, ProfileError
+from megarl.submit.shell import directive
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPTION = re.compile(r"--[a-z][a-z0-9-]*(=.+)?")
+_OWNED = (
+    *("job-name", "output", "error", "open-mode", "comment", "requeue", "no-requeue", "signal", "time", "array"),
+    *("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "mem", "partition", "account", "qos"),
+    *("reservation", "constraint", "dependency", "wrap", "chdir", "kill-on-invalid-dep", "exclude", "parsable", "wait"),
+)
+"""Options of sbatch that the profile's other keys, or megarl, decide."""
+
+
+def load_profile(path: Path, settings: Sequence[str] = ()) -> Profile:
+    """Reads, merges and checks a profile.
+
+    Args:
+        path: its file, YAML.
+        settings: `key=value` texts that win over the file.
+
+    Raises:
+        UserError: the file, a key, a value or a combination of values cannot be right.
+    """
+    layers = [Layer(str(path), parse_mapping(_read(path), str(path))), *(override_layer(text) for text in settings)]
+    for layer in layers:
+        check_layer(layer, Profile)
+    try:
+        merged: Any = OmegaConf.merge(
+            OmegaConf.structured(Profile), *(OmegaConf.create(layer.tree) for layer in layers)
+        )
+        tree: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+    except (OmegaConfBaseException, TypeError) as error:
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise ProfileError(f"{path} cannot be read as a profile: {reason}; mend it there.") from error
+    origin = sources(tree, layers)
+    for names, value in leaves(tree):
+        check_storable(".".join(names), value, origin[".".join(names)])
+    for dotted, key in keys(Profile).items():
+        if key.kind is not dict:
+            check_range(key, _at(tree, dotted), origin[dotted])
+    profile: Profile = _build(Profile, tree, "")
+    check(profile)
+    return profile
+
+
+def check(profile: Profile) -> None:
+    """Refuses values that no script can hold, and keys that contradict each other.
+
+    Raises:
+        ProfileError: naming the key.
+    """
+    for name in ("memory", "time_limit", "partition", "account", "qos", "reservation", "constraint", "logs"):
+        _check_directive(name, getattr(profile, name))
+    for name in ("memory", "partition", "constraint"):
+        _check_directive(f"engine.{name}", getattr(profile.engine, name))
+    for option in profile.sbatch:
+        directive("sbatch", option)
+        name = option.removeprefix("--").partition("=")[0]
+        if not _OPTION.fullmatch(option):
+            raise ProfileError(f"sbatch={in_words(option)} is no option of sbatch; write it as --name=value.")
+        if name in _OWNED:
+            raise ProfileError(f"sbatch={in_words(option)} sets what another key or megarl sets; leave it out.")
+    for variable in profile.environment:
+        if not _VARIABLE.fullmatch(variable):
+            raise ProfileError(f"environment.{variable} is no name of a variable; use letters, digits and _.")
+    if profile.container.runtime != "none" and not profile.container.image:
+        raise ProfileError(
+            f"container.runtime={profile.container.runtime} has no container.image; name one, or set runtime=none."
+        )
+    if profile.container.runtime != "none" and profile.python is None:
+        raise ProfileError(
+            f"container.runtime={profile.container.runtime} has no python; name the interpreter in the container."
+        )
+    if profile.staging.keys and not profile.staging.folder:
+        raise ProfileError(
+            f"staging.keys={in_words(profile.staging.keys)} has no staging.folder to copy to; name one of the nodes'."
+        )
+
+
+def _check_directive(key: str, value: str | None) -> None:
+    if value is not None:
+        directive(key, value)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ProfileError(f"The profile {path} cannot be read: {reason}; check the path.") from error
+
+
+def _build(section: type, tree: dict[str, Any], path: str) -> Any:
+    values = {}
+    for name, value in tree.items():
+        dotted = join(path, name)
+        known = sections(Profile)
+        values[name] = _build(known[dotted], value, dotted) if dotted in known else value
+    return section(**values)
+
+
+def _at(tree: dict[str, Any], dotted: str) -> Any:
+    node: Any = tree
+    for name in dotted.split("."):
+        node = node[name]
+    return node

@@ -1,0 +1,69 @@
+"""Cancelling, arrays and heterogeneous jobs on a real SLURM."""
+
+import os
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from megarl.submit.progress import is_done, reached, saved
+from tests.slurm.cluster import Cluster
+from tests.slurm.submitted import Submitted
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(3600)]
+
+
+@pytest.mark.parametrize("how", ["megarl cancel", "scancel"])
+def test_a_cancelled_job_saves_and_stays_away(how: str, nodes: Cluster, tmp_path: Path) -> None:
+    run = Submitted(nodes, tmp_path)
+    run.switch("slow", on=True)
+    run.submit(nodes=2)
+    run.wait_for_step(2)
+    logs = ("--logs", str(tmp_path / "logs"))
+    assert run.job in run.command("jobs", *logs)
+    if how == "scancel":
+        nodes.run("scancel", run.job)
+        run.wait_for("CANCELLED")
+    else:
+        assert "told to save and end" in run.command("cancel", *logs, run.job)
+        run.wait_for("FAILED")
+        assert "the job was cancelled" in run.command("jobs", *logs)
+    assert saved(run.run) == f"1-rl-{int(reached(run.run).split()[1]):08d}", run.output()
+    assert nodes.state(run.job) != "PENDING"
+
+
+def test_an_array_of_three_seeds(nodes: Cluster, tmp_path: Path) -> None:
+    run = Submitted(nodes, tmp_path)
+    run.submit("--seeds", "0-2", "rl.steps=2", f"output_dir={tmp_path}/run-${{seed}}", nodes=1)
+    for task in range(3):
+        run.wait_for("COMPLETED", f"{run.job}_{task}")
+    runs = [tmp_path / f"run-{seed}" for seed in range(3)]
+    assert all(is_done(folder) for folder in runs)
+    assert len({(folder / "model" / "model.safetensors").read_bytes() for folder in runs}) == 3
+    shown = run.command("jobs", "--logs", str(tmp_path / "logs"))
+    assert len(shown.splitlines()) == 3 and shown.count("\tdone\t") == 3
+
+
+@pytest.mark.skipif(
+    find_spec("vllm") is None and "MEGARL_VLLM_PYTHON" not in os.environ,
+    reason="vLLM is not installed here; `make test-vllm` installs it, or name an interpreter in MEGARL_VLLM_PYTHON",
+)
+@pytest.mark.parametrize("layout", ["hetjob", "split"])
+def test_vllm_on_other_nodes(layout: str, nodes: Cluster, tmp_path: Path) -> None:
+    """The servers are a component of a heterogeneous job, or the last nodes of one allocation."""
+    run = Submitted(nodes, tmp_path)
+    python = os.environ.get("MEGARL_VLLM_PYTHON", sys.executable)
+    assert shutil.which(python)
+    served = ("rollout.engine=vllm", "sync.transport=broadcast", "engine.kv_cache_gib=0.1", "sync.bucket_mib=1")
+    run.submit(
+        *served, f"engine.python={python}", "rl.steps=2", layout=layout, requeue={"enabled": False}, engine={"nodes": 1}
+    )
+    run.wait_for("COMPLETED")
+    assert is_done(run.run)
+    log = next((run.run / "engine").glob("*/server.log")).read_text()
+    assert "/inference/v1/generate" in log or "Application startup complete" in log
+    # the trainer's first node is n1, and the server has one of its own
+    (server,) = [path.name for path in (run.run / "engine").iterdir() if path.is_dir()]
+    assert server.startswith("n3-")

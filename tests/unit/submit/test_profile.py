@@ -1,0 +1,93 @@
+"""Profiles that are refused, each with one sentence; and those that come with megarl."""
+
+from pathlib import Path
+
+import pytest
+
+from megarl.config.errors import UserError
+from megarl.submit.job import build_job
+from megarl.submit.load import load_profile
+from megarl.submit.reference import reference
+from tests.runs import RECIPE, REPOSITORY
+from tests.unit.submit.rendered import SERVED, demo_tasks, loaded
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "slurm" / "profiles").glob("*.yaml")), ids=lambda path: path.name)
+def test_the_profiles_that_come_with_megarl_load(path: Path) -> None:
+    assert load_profile(path).time_limit
+
+
+def test_the_page_of_keys_is_this_versions() -> None:
+    assert (REPOSITORY / "docs" / "profile.md").read_text() == reference()
+
+
+REFUSED = {
+    "a key that is none": ({"nods": 2}, "nods=2 .* is not a profile key; did you mean nodes?"),
+    "a wrong type": ({"nodes": "two"}, "nodes=two .* is not a whole number"),
+    "a value out of range": ({"engine": {"nodes": 0}}, r"engine\.nodes=0 .* is below 1"),
+    "no known layout": ({"layout": "spilt"}, "layout=spilt .* did you mean split?"),
+    "a directive that breaks out": ({"partition": "a b"}, 'partition="a b" holds a character'),
+    "an option with a line break": ({"sbatch": ["--mem=1\n#SBATCH --wrap=x"]}, "sbatch=.* holds a character"),
+    "no option": ({"sbatch": ["exclusive"]}, "sbatch=exclusive is no option of sbatch"),
+    "an option that megarl sets": ({"sbatch": ["--array=0-9"]}, "sbatch=.*--array=0-9.* sets what another key"),
+    "no variable": ({"environment": {"A;B": "x"}}, "environment.A;B is no name of a variable"),
+    "a container without an image": ({"container": {"runtime": "pyxis"}}, "has no container.image"),
+    "a container without an interpreter": (
+        {"container": {"runtime": "apptainer", "image": "a.sif"}},
+        "container.runtime=apptainer has no python",
+    ),
+    "staging to nowhere": ({"staging": {"keys": ["model.init_from"]}}, "has no staging.folder"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case: str, tmp_path: Path) -> None:
+    profile, message = REFUSED[case]
+    with pytest.raises(UserError, match=message):
+        loaded(tmp_path, **profile)
+
+
+def test_settings_win_over_the_file(tmp_path: Path) -> None:
+    loaded(tmp_path, nodes=2, time_limit="1:00:00")
+    profile = load_profile(tmp_path / "profile.yaml", ["nodes=3", "engine.nodes=2"])
+    assert (profile.nodes, profile.engine.nodes, profile.time_limit) == (3, 2, "1:00:00")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        load_profile(tmp_path / "none.yaml")
+
+
+UNFIT = {
+    "another number of processes": ({"nodes": 2}, (), "parallel.world_size=1, and the profile has nodes=2"),
+    "no servers": ({"layout": "split"}, (), "rollout.engine=embedded has none"),
+    "memory of one machine": (
+        {"layout": "split"},
+        ("rollout.engine=vllm",),
+        "sync.transport=shared_memory reaches no other node",
+    ),
+    "other servers": (
+        {"layout": "split"},
+        (*SERVED, "engine.urls=['http://127.0.0.1:1']"),
+        "engine.urls=.* names running ones",
+    ),
+    "another number of servers": ({"layout": "hetjob"}, (*SERVED, "engine.replicas=3"), "= 1 servers"),
+    "a variable that is none": ({"layout": "split"}, (*SERVED, "engine.token_variable='a;b'"), "no name of a variable"),
+    "no path to copy": ({"staging": {"folder": "/tmp", "keys": ["seed"]}}, (), "staging.keys=seed is 0 in the recipe"),
+    "no key to copy": ({"staging": {"folder": "/tmp", "keys": ["sed"]}}, (), "staging.keys=sed is not a recipe key"),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_a_profile_that_does_not_fit_the_recipe(case: str, tmp_path: Path) -> None:
+    profile, overrides, message = UNFIT[case]
+    with pytest.raises(UserError, match=message):
+        build_job(RECIPE, demo_tasks(overrides), loaded(tmp_path, **profile), "now", {})
+
+
+def test_the_trainer_beside_servers_is_not_told_how_to_start_them(tmp_path: Path) -> None:
+    overrides = (*SERVED, "engine.tensor=2", "engine.kv_cache_gib=1")
+    job = build_job(RECIPE, demo_tasks(overrides), loaded(tmp_path, layout="split"), "now", {})
+    (run,) = job.runs
+    assert run.servers == overrides
+    assert run.trainer == (*overrides, "engine.tensor=1", "engine.kv_cache_gib=null", "engine.allow_remote=true")
