@@ -1,0 +1,128 @@
+"""One target's log-probs against the model's: what causes share while they experiment."""
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from torch import Tensor
+
+from megarl.drift.diagnosis.computation import Computation, Dtype
+from megarl.drift.diagnosis.distance import DECIDES, EXPLAINS, Distance
+from megarl.drift.diagnosis.distribution import Distributions
+from megarl.drift.diagnosis.finding import Floor, Who
+from megarl.drift.diagnosis.rollouts import Rollouts, Sampling
+from megarl.drift.diagnosis.side import Model
+
+EXACT: dict[Dtype, Dtype] = {"fp32": "fp64", "bf16": "fp32", "fp16": "fp32"}
+"""What stands for exact arithmetic beside each precision."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """What an experiment switches on: a way to compute, a sampling, or both.
+
+    Attributes:
+        computation: the way.
+        sampling: of the log-probs.
+        shift: a side's log-prob of a token is compared with the model's of the token so many places before it.
+    """
+
+    computation: Computation
+    sampling: Sampling
+    shift: int = 0
+
+
+@dataclass
+class Bench:
+    """The model with what it computed for these rollouts.
+
+    Attributes:
+        model: runs experiments.
+        rollouts: the tokens.
+    """
+
+    model: Model
+    rollouts: Rollouts
+    _last: tuple[Computation, Distributions] | None = field(default=None, repr=False)
+
+    @cached_property
+    def plain(self) -> Distributions:
+        """By the trainer's own computation."""
+        return Distributions(self.model.logits(self.rollouts, Computation()), self.rollouts.targets_N)
+
+    def distributions(self, computation: Computation) -> Distributions:
+        """By a computation; the last one is kept."""
+        if computation == Computation():
+            return self.plain
+        if self._last is None or self._last[0] != computation:
+            logits_NV = self.model.logits(self.rollouts, computation)
+            self._last = (computation, Distributions(logits_NV, self.rollouts.targets_N))
+        return self._last[1]
+
+    def log_probs(self, hypothesis: Hypothesis) -> Tensor:
+        """fp64 [N]."""
+        return self.distributions(hypothesis.computation).log_probs(hypothesis.sampling)
+
+    @cached_property
+    def baseline_N(self) -> Tensor:  # noqa: N802 - a tensor, named by its shape
+        """The log-probs that the trainer is to report, fp64."""
+        return self.plain.log_probs(self.rollouts.sampling)
+
+    def floor(self, engine: float | None) -> Floor:
+        """Of this model on these tokens."""
+        exact = EXACT[self.model.traits.dtype]
+        others = (Computation(dtype=exact), Computation(rows_at_once=1))
+        rounding, batching = (
+            Distance.between(self.baseline_N, self.log_probs(Hypothesis(other, self.rollouts.sampling))).mean
+            for other in others
+        )
+        return Floor(rounding, batching, engine, exact)
+
+
+def shifted(rollouts: Rollouts, values_N: Tensor, by: int) -> Tensor:
+    """Each token's value from the token `by` places behind it in the same response; NaN where there is none."""
+    rolled_N = values_N.roll(-by)
+    same_N = rollouts.rows_N.roll(-by) == rollouts.rows_N
+    count = len(values_N)
+    same_N[slice(count - by, count) if by > 0 else slice(0, -by)] = False
+    return rolled_N.where(same_N, math.nan)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A side whose log-probs are to be explained.
+
+    Attributes:
+        bench: the model and the tokens.
+        who: the side.
+        target_N: its log-probs, in nats, fp64; NaN where it has none.
+        floor: of the model.
+    """
+
+    bench: Bench
+    who: Who
+    target_N: Tensor
+    floor: Floor
+
+    @cached_property
+    def before(self) -> Distance:
+        """The model's distance from the side, with nothing switched on."""
+        return Distance.between(self.bench.baseline_N, self.target_N)
+
+    def after(self, hypothesis: Hypothesis) -> Distance:
+        """The distance that an experiment leaves."""
+        target_N = self.target_N
+        if hypothesis.shift:
+            target_N = shifted(self.bench.rollouts, target_N, hypothesis.shift)
+        return Distance.between(self.bench.log_probs(hypothesis), target_N)
+
+    def explains(self, after: Distance) -> bool:
+        """Whether a distance is so much smaller that it names a cause.
+
+        Of a drift that rounding hides token by token, such as that of a small mass left out, the bias counts.
+        """
+        if after.nearer_than(self.before) <= DECIDES:
+            return False
+        if after.explained(self.before) > EXPLAINS:
+            return True
+        return self.before.is_biased and abs(after.bias) < (1 - EXPLAINS) * abs(self.before.bias)
