@@ -10,6 +10,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "__main__"}),
     frozenset({"launch", "doctor"}),
     frozenset({"loop"}),
+    frozenset({"diagnose"}),
     frozenset({"rollout", "sync", "rewards", "data", "evaluate", "checkpoint", "observe"}),
     frozenset({"megatron"}),
     frozenset({"drift"}),
