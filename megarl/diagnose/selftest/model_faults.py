@@ -14,7 +14,8 @@ from megarl.diagnose.selftest.engine import PROMPT_BLOCK
 from megarl.diagnose.selftest.fault import Fault, Planted
 from megarl.diagnose.selftest.precision_faults import with_fp8, with_head, with_residual
 from megarl.diagnose.selftest.scene import Scene
-from megarl.diagnose.transformers_model import DTYPES, TransformersModel
+from megarl.diagnose.selftest.small import in_dtype
+from megarl.diagnose.transformers_model import TransformersModel
 from megarl.drift.diagnosis.computation import FP8, Computation, Dtype
 from megarl.drift.diagnosis.distribution import Distributions
 from megarl.drift.diagnosis.rollouts import Rollouts
@@ -102,7 +103,7 @@ def _tied(scene: Scene) -> Planted:
 
 def _dtype(scene: Scene) -> Planted:
     dtype: Dtype = "bf16" if scene.dtype == "fp32" else "fp32"
-    return _with(scene, copy.deepcopy(scene.versions[0]).to(DTYPES[dtype]), f"those of {dtype}")
+    return _with(scene, in_dtype(scene.versions[0], dtype), f"those of {dtype}")
 
 
 def _head(scene: Scene) -> Planted:

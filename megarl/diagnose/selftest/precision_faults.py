@@ -24,6 +24,8 @@ def with_residual(model: Any, dtype: Dtype) -> Any:
     stream, own = DTYPES[dtype], model.dtype
     changed.model.embed_tokens.register_forward_hook(lambda _module, _inputs, output: output.to(stream))
     changed.lm_head.register_forward_pre_hook(lambda _, inputs: (inputs[0].to(own),))
+    # transformers forms the angles in the dtype of the embedding's output, which is the stream's here
+    changed.model.rotary_emb.register_forward_pre_hook(lambda _, inputs: (inputs[0].to(own), *inputs[1:]))
     for layer in changed.model.layers:
         layer.forward = _LayerWithStream(layer, stream, own)
     return changed
@@ -37,7 +39,8 @@ class _LayerWithStream:
 
     def __call__(self, hidden_states: Any, **kwargs: Any) -> Any:
         layer = self._layer
-        attended, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden_states).to(self._own), **kwargs)
+        normed = layer.input_layernorm(hidden_states).to(self._own)
+        attended, _ = layer.self_attn(hidden_states=normed, **kwargs)
         hidden_states = (hidden_states + attended).to(self._stream)
         fed = layer.mlp(layer.post_attention_layernorm(hidden_states).to(self._own))
         return (hidden_states + fed).to(self._stream)

@@ -15,7 +15,7 @@ from megarl.drift.diagnosis.rollouts import Rollouts, Sampling
 from megarl.drift.diagnosis.side import EngineSide
 
 PLAIN = Sampling()
-_PROMPTS = 16
+_PROMPTS = 24
 _PROMPT_TOKENS = (6, 26)
 _RESPONSE_TOKENS = 40
 

@@ -60,8 +60,15 @@ def small_models(family: str, seed: int, dtype: Dtype) -> list[Any]:
             parameter.data.normal_(std=0.1, generator=generator)
     versions = []
     for _ in range(1 + AGES):
-        versions.append(copy.deepcopy(model).to(DTYPES[dtype]))
+        versions.append(in_dtype(model, dtype))
         for parameter in model.parameters():
             noise = torch.empty_like(parameter).normal_(generator=generator)
             parameter.data += _STEP * parameter.data.std(correction=0).nan_to_num(0.1) * noise
     return versions
+
+
+def in_dtype(model: Any, dtype: Dtype) -> Any:
+    """A copy in another precision, whose rotary frequencies stay in fp32: `Module.to` would round them too."""
+    cast = copy.deepcopy(model).to(DTYPES[dtype])
+    cast.model.rotary_emb = type(cast.model.rotary_emb)(cast.config)
+    return cast

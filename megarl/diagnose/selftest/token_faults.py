@@ -66,7 +66,7 @@ def _retokenised(scene: Scene) -> Planted:
         engine_ids_BT=engine.ids_BT,
         engine_lengths_B=engine.lengths_B,
     )
-    return Planted(replace(other, trainer_log_probs_BT=scene.trainer_log_probs(other)), "of 16 responses")
+    return Planted(replace(other, trainer_log_probs_BT=scene.trainer_log_probs(other)), "responses are other tokens")
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from torch import Tensor
 from megarl.drift.diagnosis.computation import Computation, Dtype
 from megarl.drift.diagnosis.distance import DECIDES, EXPLAINS, Distance
 from megarl.drift.diagnosis.distribution import Distributions
+from megarl.drift.diagnosis.errors import Errors
 from megarl.drift.diagnosis.finding import Floor, Who
 from megarl.drift.diagnosis.rollouts import Rollouts, Sampling
 from megarl.drift.diagnosis.side import Model
@@ -68,15 +69,21 @@ class Bench:
         """The log-probs that the trainer is to report, fp64."""
         return self.plain.log_probs(self.rollouts.sampling)
 
+    @cached_property
+    def exact_N(self) -> Tensor:  # noqa: N802 - a tensor, named by its shape
+        """The same in the precision that stands for exact arithmetic, fp64."""
+        exact = Computation(dtype=EXACT[self.model.traits.dtype])
+        return self.log_probs(Hypothesis(exact, self.rollouts.sampling))
+
     def floor(self, engine: float | None) -> Floor:
         """Of this model on these tokens."""
-        exact = EXACT[self.model.traits.dtype]
-        others = (Computation(dtype=exact), Computation(rows_at_once=1))
-        rounding, batching = (
-            Distance.between(self.baseline_N, self.log_probs(Hypothesis(other, self.rollouts.sampling))).mean
-            for other in others
+        alone_N = self.log_probs(Hypothesis(Computation(rows_at_once=1), self.rollouts.sampling))
+        return Floor(
+            Distance.between(self.baseline_N, self.exact_N).mean,
+            Distance.between(self.baseline_N, alone_N).mean,
+            engine,
+            EXACT[self.model.traits.dtype],
         )
-        return Floor(rounding, batching, engine, exact)
 
 
 def shifted(rollouts: Rollouts, values_N: Tensor, by: int) -> Tensor:
@@ -116,13 +123,20 @@ class Case:
             target_N = shifted(self.bench.rollouts, target_N, hypothesis.shift)
         return Distance.between(self.bench.log_probs(hypothesis), target_N)
 
-    def explains(self, after: Distance) -> bool:
-        """Whether a distance is so much smaller that it names a cause.
+    def explains(self, hypothesis: Hypothesis, after: Distance) -> bool:
+        """Whether the distance that an experiment left is so much smaller that it names a cause.
 
-        Of a drift that rounding hides token by token, such as that of a small mass left out, the bias counts.
+        It must be smaller for more tokens than chance allows, and either half of the mean is gone, or the bias is: that
+        of a drift which rounding hides token by token, such as a small mass left out. Of another precision, whose own
+        rounding cannot be reproduced bit by bit, see `Errors.alike`.
         """
-        if after.nearer_than(self.before) <= DECIDES:
-            return False
-        if after.explained(self.before) > EXPLAINS:
+        is_nearer = after.nearer_than(self.before) > DECIDES
+        if is_nearer and after.explained(self.before) > EXPLAINS:
             return True
-        return self.before.is_biased and abs(after.bias) < (1 - EXPLAINS) * abs(self.before.bias)
+        if hypothesis.computation.only_rounds:
+            return self.errors(hypothesis).alike(is_nearer=is_nearer)
+        return is_nearer and self.before.is_biased and abs(after.bias) < (1 - EXPLAINS) * abs(self.before.bias)
+
+    def errors(self, hypothesis: Hypothesis) -> Errors:
+        """How the side errs, beside the model and a hypothesis."""
+        return Errors.of(self.bench.exact_N, self.target_N, self.bench.baseline_N, self.bench.log_probs(hypothesis))

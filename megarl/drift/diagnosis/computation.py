@@ -64,3 +64,9 @@ class Computation:
     renormalise: bool | None = None
     router: Dtype | None = None
     rows_at_once: int | None = None
+
+    @property
+    def only_rounds(self) -> bool:
+        """Whether it differs from the trainer's own in nothing but precision."""
+        plain = Computation(self.dtype, self.head, self.residual, self.fp8, router=self.router)
+        return self == plain != Computation()

@@ -6,8 +6,8 @@ from functools import cached_property
 
 from torch import Tensor
 
-DECIDES = 5.0
-"""Standard errors by which one scoring must be nearer; by chance 3 in ten million are."""
+DECIDES = 4.0
+"""Standard errors by which one scoring must be nearer; by chance 3 in a hundred thousand are."""
 EXPLAINS = 0.5
 """Share of a drift that an experiment must take away to name its cause: more than is left for all else together."""
 

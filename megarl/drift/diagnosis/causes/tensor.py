@@ -7,6 +7,7 @@ from megarl.drift.diagnosis.case import Case, Hypothesis
 from megarl.drift.diagnosis.computation import Computation
 
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
+_FEW = 128
 
 
 def group_of(name: str) -> str:
@@ -16,7 +17,7 @@ def group_of(name: str) -> str:
 
 
 class Tensors:
-    """Older tensors are put back a layer at a time, then one by one in the layer that explains."""
+    """Older tensors are put back one by one, or, where the model has many, a layer at a time."""
 
     name = "tensor"
 
@@ -26,16 +27,13 @@ class Tensors:
         if not model.traits.ages:
             return
         groups: dict[str, list[str]] = {}
-        for name in model.digests():
+        names = list(model.digests())
+        for name in names:
             groups.setdefault(group_of(name), []).append(name)
+        singles = [[name] for name in names] if len(names) <= _FEW else []
         for age in range(1, model.traits.ages + 1):
-            for names in groups.values():
-                whole = Hypothesis(Computation(tensors=tuple(names), tensors_age=age), sampling)
-                after = case.after(whole)
-                if len(names) > 1 and after.explained(case.before) > 0:
-                    for name in names:
-                        yield Hypothesis(Computation(tensors=(name,), tensors_age=age), sampling)
-                yield whole
+            for together in (*singles, *groups.values()):
+                yield Hypothesis(Computation(tensors=tuple(together), tensors_age=age), sampling)
 
     def words(self, case: Case, best: Hypothesis) -> tuple[str, str]:
         """See `Cause`."""

@@ -30,7 +30,8 @@ class Truncation:
             found.append(Sampling(asked.temperature))
         for sampling in found:
             yield Hypothesis(Computation(), sampling)
-        if any(case.explains(case.after(Hypothesis(Computation(), sampling))) for sampling in found):
+        tried = [Hypothesis(Computation(), sampling) for sampling in found]
+        if any(case.explains(one, case.after(one)) for one in tried):
             return
         for temperature in (*_USUAL, fit_temperature(plain, target_N)):
             sampling = Sampling(temperature, fit_top_p(plain, temperature, target_N))
