@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from megarl import __version__
+from megarl.commands import drift
 from megarl.config.errors import UserError
 
 USER_ERROR = 2
@@ -115,6 +116,7 @@ _COMMANDS = {
     "convert": _convert,
     "compare": _compare,
     "sync-check": _sync_check,
+    "drift": drift.run,
     "doctor": _doctor,
 }
 
@@ -141,6 +143,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     convert.add_argument("--shard-gb", type=float, default=5.0, help="largest file of weights, in GB of 10^9 bytes")
     compared = commands.add_parser("compare", help="print reward, pass@k, drift and speed of runs side by side")
     compared.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folder of a run")
+    drift.add_parsers(commands)
     commands.add_parser("doctor", help="report what this machine has, and how to get what it lacks")
     for command in (train, config, plan, check):
         command.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML")

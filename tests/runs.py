@@ -101,10 +101,19 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 def undocumented(keys: Iterable[str]) -> list[str]:
     """The metrics that neither docs/metrics.md nor docs/drift.md names."""
     text = (REPOSITORY / "docs/metrics.md").read_text() + (REPOSITORY / "docs/drift.md").read_text()
-    named = set(re.findall(r"`([^`]+)`", text))
-    for prefix, names in re.findall(r"`(\w+/)\{([^}]+)\}`", text):
-        named |= {prefix + name for name in names.split(",")}
-    return sorted(key for key in keys if key not in named and key.removeprefix("drift/") not in named)
+    named = {name for given in re.findall(r"`([^`\n]+)`", text) for name in _expanded(given)}
+    # of servers and ages there are as many as a run has
+    plain = {key: re.sub(r"(replica|age)_\d+", r"\1_N", key) for key in keys}
+    return sorted(key for key, name in plain.items() if name not in named and name.removeprefix("drift/") not in named)
+
+
+def _expanded(name: str) -> list[str]:
+    """All names that one with {alternatives} stands for."""
+    begin, brace, rest = name.partition("{")
+    if not brace:
+        return [name]
+    middle, _, end = rest.partition("}")
+    return [begin + each + tail for each in middle.split(",") for tail in _expanded(end)]
 
 
 def wait_until(condition: Callable[[], bool], run: Running, timeout_s: float = 180) -> None:

@@ -106,6 +106,7 @@ READ_WITH = (
     ReadWith("rl.correction.high", *_ICEPOP),
     ReadWith("rl.overlong.penalty", "rl.overlong.buffer_tokens", _above_0, "give rl.overlong.buffer_tokens above 0"),
     ReadWith("rl.overlong.buffer_tokens", "rl.overlong.penalty", _above_0, "give rl.overlong.penalty above 0"),
+    ReadWith("observe.dump_keep", "observe.dump_every", _above_0, "give observe.dump_every above 0"),
     ReadWith(
         "rl.dynamic_sampling.max_batches", "rl.dynamic_sampling.enabled", bool, "set rl.dynamic_sampling.enabled=true"
     ),

@@ -26,3 +26,5 @@ class ObserveConfig:
 
     wandb_project: Optional[str] = key(None, "Weights & Biases project; null leaves it out.")
     samples_per_step: int = key(4, "Rollouts a step written to samples.jsonl.", low=0)
+    dump_every: int = key(0, "RL steps between dumps of all rollouts, as parquet under dumps/; 0 writes none.", low=0)
+    dump_keep: int = key(10, "Dumps kept; older ones are deleted. 0 keeps all.", low=0)

@@ -1,12 +1,16 @@
 """What a run writes down and shows: on the main rank; the others keep silent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
+import pyarrow as pa
+
 from megarl.checkpoint.state import PHASES, Phase, RunState
 from megarl.config.schema import Recipe
+from megarl.dumps.folder import DumpFolder
+from megarl.dumps.schema import Header
 from megarl.observe.metrics import MetricsWriter
 from megarl.observe.progress import Progress
 from megarl.observe.samples import Sample, SampleWriter
@@ -39,6 +43,7 @@ class Journal:
                 MetricsWriter(folder, wandb_project=self._recipe.observe.wandb_project, run_config=asdict(self._recipe))
             )
             self._samples = self._open.enter_context(SampleWriter(folder))
+            self._dumps = DumpFolder(folder, self._recipe.observe.dump_keep)
             self._progress = self._open.enter_context(Progress())
         return self
 
@@ -50,6 +55,8 @@ class Journal:
         if self._is_main:
             self._metrics.rewind(PHASES, state.phase, state.step)
             self._samples.rewind(PHASES, state.phase, state.step)
+            # only RL dumps, and a run that is done has no step to write again
+            self._dumps.rewind({"sft": 0, "rl": state.step}.get(state.phase))
 
     def begin(self, phase: Phase, total: int, start: int) -> None:
         """A phase begins, or goes on after `start` steps."""
@@ -64,6 +71,11 @@ class Journal:
             self._progress.advance(
                 step, {short: values[name] for short, name in SHOWN[phase].items() if name in values}
             )
+
+    def dump(self, header: Header, pieces: Mapping[int, str], batches: Iterable[pa.RecordBatch]) -> None:
+        """Writes a rollout dump; see `DumpFolder.write`."""
+        if self._is_main:
+            self._dumps.write(header, pieces, batches)
 
     def note(self, message: str) -> None:
         """Shows a line that stays."""

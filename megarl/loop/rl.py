@@ -6,6 +6,7 @@ from dataclasses import replace
 from megarl.drift import drift_metrics
 from megarl.loop.advantages import with_advantages
 from megarl.loop.critic import update_critic
+from megarl.loop.dump import dump_step
 from megarl.loop.policy_loss import build_normalisation, build_policy_loss
 from megarl.loop.report import rollout_metrics, samples, update_metrics
 from megarl.loop.rollouts import Rollouts, collect_rollouts
@@ -35,7 +36,9 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
             batch, agreement = _scored(run, rollouts)
         drift = _drift(batch) | agreement
         staleness = _staleness(run, rollouts)
+        generated_BT = batch.mask_BT
         batch, correction = with_advantages(run, batch, rollouts)
+        dump_step(run, rollouts, generated_BT, batch)
         with timed(seconds, "update"):
             critic_metrics = update_critic(run, batch)
             updates = _update(run, batch)

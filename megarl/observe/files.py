@@ -3,9 +3,10 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from megarl.config.errors import RunFolderError
 
@@ -16,10 +17,21 @@ def write_atomic(path: Path, data: bytes) -> None:
     Raises:
         OSError: the folder is missing or not writable, or the disk is full; `path` is then unchanged.
     """
+    with replaced(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of `path` when the block ends well; see `write_atomic`.
+
+    Raises:
+        OSError: as `write_atomic`.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(beside, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)

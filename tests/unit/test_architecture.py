@@ -8,10 +8,11 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "megarl"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "__main__"}),
+    frozenset({"commands"}),
     frozenset({"launch", "doctor"}),
     frozenset({"loop"}),
     frozenset({"diagnose"}),
-    frozenset({"rollout", "sync", "rewards", "data", "evaluate", "checkpoint", "observe"}),
+    frozenset({"rollout", "sync", "rewards", "data", "evaluate", "checkpoint", "observe", "dumps"}),
     frozenset({"megatron"}),
     frozenset({"drift"}),
     frozenset({"objectives"}),

@@ -278,6 +278,11 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "give rl.overlong.penalty above 0, or set rl.overlong.buffer_tokens=0.",
         ["rl.overlong.penalty=0.1"],
     ),
+    "observe.dump_keep=3": (
+        "observe.dump_keep=3 is not read with observe.dump_every=0; "
+        "give observe.dump_every above 0, or set observe.dump_keep=10.",
+        ["observe.dump_every=5"],
+    ),
     "rl.dynamic_sampling.max_batches=3": (
         "rl.dynamic_sampling.max_batches=3 is not read with rl.dynamic_sampling.enabled=false; "
         "set rl.dynamic_sampling.enabled=true, or set rl.dynamic_sampling.max_batches=10.",

@@ -1,0 +1,1 @@
+"""Commands that have commands of their own, one folder a command and one file each of its own."""

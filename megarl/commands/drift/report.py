@@ -1,0 +1,22 @@
+"""`megarl drift report DUMP`."""
+
+import argparse
+from pathlib import Path
+
+HELP = "statistics of a dump, a verdict, and a page of HTML with pictures"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("dump", metavar="DUMP", type=Path, help="dump file, folder of dumps, or folder of a run")
+    parser.add_argument("--html", type=Path, default=Path("drift.html"), metavar="FILE", help="drift.html if not given")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON too")
+    parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="for a dump without the texts of its tokens")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the report; the exit code is 0."""
+    from megarl.dumps.report.write import write_report
+
+    write_report(arguments.dump, arguments.html, tokenizer=arguments.tokenizer, as_json=arguments.json)
+    return 0

@@ -1,0 +1,122 @@
+"""Bootstrap tests of the differences between two dumps.
+
+Responses are what is resampled (Efron and Tibshirani 1993, chapter 8): the tokens of one response are not independent,
+responses are. The dumps are resampled apart, so they need not hold the same prompts.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megarl.drift.log_ratios import k3_terms
+from megarl.drift.tokens import RATIO_BAND
+from megarl.dumps.measured import Measured
+from megarl.objectives.covariance import named_generator
+
+UNITS = {
+    "mean |Delta|": "nats",
+    "outside 0.9 to 1.1": "share of tokens",
+    "|Delta| above ln 2": "share of tokens",
+    "k1 of KL(engine, trainer)": "nats a token",
+    "k3 of KL(engine, trainer)": "nats a token",
+    "mean |sum of Delta|": "nats a response",
+    "effective sample size": "share of responses",
+    "length": "tokens a response",
+    "reward": "mean",
+}
+"""Measures by name, with their units."""
+INTERVAL = (0.025, 0.975)
+_AT_ONCE = 2**22
+"""Counts of responses that are held at a time."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One measure of two dumps.
+
+    Attributes:
+        name: a key of `UNITS`.
+        first: the first dump's.
+        second: the second's.
+        low: lower end of the 95 % interval of second - first.
+        high: upper end.
+        p_value: two-sided, of no difference; its least value is 2 / (resamples + 1).
+    """
+
+    name: str
+    first: float
+    second: float
+    low: float
+    high: float
+    p_value: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether 0 lies outside the interval."""
+        return self.low > 0 or self.high < 0
+
+
+def differences(first: Measured, second: Measured, resamples: int, seed: int) -> list[Difference]:
+    """Each measure of the two, with the interval and the p-value of their difference."""
+    sides = [_sums(side) for side in (first, second)]
+    drawn = [_resampled(side_RM, resamples, f"drift/compare/{seed}/{n}") for n, side_RM in enumerate(sides)]
+    of_whole = [_measures(side_RM.sum(dim=0)[None], len(side_RM)) for side_RM in sides]
+    of_drawn = [_measures(sums_SM, len(side_RM)) for sums_SM, side_RM in zip(drawn, sides, strict=True)]
+    return [
+        _difference(name, of_whole[0][name].item(), of_whole[1][name].item(), of_drawn[0][name], of_drawn[1][name])
+        for name in UNITS
+    ]
+
+
+def _sums(found: Measured) -> Tensor:
+    """What every measure is formed from, a row a response: fp64 [R, 10]."""
+    ratios = found.ratios
+    log_ratio_N, absolute_N = ratios.log_ratio_N, ratios.log_ratio_N.abs()
+    ratio_N = log_ratio_N.exp()
+    outside_N = (ratio_N < RATIO_BAND[0]) | (ratio_N > RATIO_BAND[1])
+    row_N = torch.repeat_interleave(torch.arange(len(found.tokens_R)), found.tokens_R)
+    of_tokens = (absolute_N, outside_N, absolute_N > torch.tensor(2.0).log(), -log_ratio_N, k3_terms(log_ratio_N))
+    summed = [torch.bincount(row_N, values_N.double(), minlength=len(found.tokens_R)) for values_N in of_tokens]
+    # a constant factor of all weights leaves their effective size
+    weights_R = (ratios.sum_R - ratios.sum_R.max()).exp()
+    more = [found.tokens_R.double(), ratios.sum_R.abs(), weights_R, weights_R.square(), found.rewards_R]
+    return torch.stack([*summed, *more], dim=1)
+
+
+def _resampled(sums_RM: Tensor, resamples: int, name: str) -> Tensor:
+    """The sums over each of S resamples of the responses, with replacement: fp64 [S, M]."""
+    generator, rows = named_generator(name), len(sums_RM)
+    size = max(1, _AT_ONCE // rows)
+    parts = []
+    for begin in range(0, resamples, size):
+        drawn_SR = torch.randint(rows, (min(size, resamples - begin), rows), generator=generator)
+        counts_SR = torch.zeros(drawn_SR.shape, dtype=torch.float64)
+        counts_SR.scatter_add_(1, drawn_SR, torch.ones_like(counts_SR))
+        parts.append(counts_SR @ sums_RM)
+    return torch.cat(parts)
+
+
+def _measures(sums_SM: Tensor, responses: int) -> dict[str, Tensor]:
+    """Each measure [S], from the sums over `responses` responses."""
+    absolute, outside, above_ln2, k1, k3, tokens, sequence, weights, squares, reward = sums_SM.t()
+    values = (
+        absolute / tokens,
+        outside / tokens,
+        above_ln2 / tokens,
+        k1 / tokens,
+        k3 / tokens,
+        sequence / responses,
+        weights.square() / squares / responses,
+        tokens / responses,
+        reward / responses,
+    )
+    return dict(zip(UNITS, values, strict=True))
+
+
+def _difference(name: str, first: float, second: float, first_S: Tensor, second_S: Tensor) -> Difference:
+    difference_S = second_S - first_S
+    low, high = difference_S.quantile(torch.tensor(INTERVAL, dtype=torch.float64)).tolist()
+    # one more on either side: no finite number of resamples shows a probability of 0 (Davison and Hinkley 1997, 4.25)
+    tails = [(int((side * difference_S <= 0).sum()) + 1) / (len(difference_S) + 1) for side in (1, -1)]
+    return Difference(name, first, second, low, high, min(1.0, 2 * min(tails)))

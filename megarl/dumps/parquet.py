@@ -1,0 +1,108 @@
+"""Reads megarl's own dumps, a few responses at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+
+from megarl.dumps.errors import DumpError
+from megarl.dumps.responses import Key, Responses, check_equal_lengths, check_no_nan
+from megarl.dumps.schema import HEADER_KEY, PIECES_KEY, SCHEMA, SCHEMA_VERSION, Header, parsed_header, parsed_pieces
+
+ROWS = 256
+"""Responses in memory at once."""
+_LISTS = ("response_ids", "old_log_probs", "rollout_log_probs")
+READ = ("step", "problem_id", "sample", "prompt", "response", *_LISTS, "reward")
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """The file, its footer read.
+
+    Raises:
+        DumpError: it is cut short, or no parquet.
+    """
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise DumpError(
+            f"{path} is no whole parquet file ({reason}); it was cut short, or is something else: copy it again."
+        ) from error
+
+
+def read_header(path: Path) -> tuple[Header, dict[int, str]]:
+    """What the dump says of itself, and its tokens' texts.
+
+    Raises:
+        DumpError: it is not whole, has no header, is of a later schema, or lacks a column that is read.
+    """
+    schema = open_parquet(path).schema_arrow
+    metadata = schema.metadata or {}
+    header = parsed_header(metadata.get(HEADER_KEY, b""))
+    if header is None:
+        raise DumpError(
+            f"{path} has no valid {HEADER_KEY.decode()} in its metadata; keep it when the file is rewritten."
+        )
+    if header.schema_version > SCHEMA_VERSION:
+        raise DumpError(
+            f"{path} has schema version {header.schema_version}, and this megarl reads up to {SCHEMA_VERSION}; "
+            "use the megarl that wrote it, or a later one."
+        )
+    if missing := [name for name in READ if name not in schema.names]:
+        raise DumpError(f"{path} lacks the column {', '.join(missing)}; write the dump again with all of them.")
+    for name in READ:
+        if schema.field(name).type != SCHEMA.field(name).type:
+            kinds = f"{schema.field(name).type} and not {SCHEMA.field(name).type}"
+            raise DumpError(f"{path} has a column {name} of type {kinds}; write it with the documented type.")
+    return header, parsed_pieces(metadata.get(PIECES_KEY))
+
+
+def read_responses(path: Path) -> Iterator[Responses]:
+    """The dump's responses, at most `ROWS` at a time.
+
+    Raises:
+        DumpError: lists of unequal lengths, NaN, a missing value, or damaged pages.
+    """
+    file = open_parquet(path)
+    try:
+        for batch in file.iter_batches(batch_size=ROWS, columns=list(READ)):
+            yield _responses(path, batch)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise DumpError(f"{path} is damaged ({reason}); copy it again.") from error
+
+
+def _responses(path: Path, batch: pa.RecordBatch) -> Responses:
+    for name in ("step", "problem_id", "sample", *_LISTS):
+        if batch.column(name).null_count:
+            raise DumpError(f"{path} has a response without {name}; write the dump again.")
+    named = zip(*(batch.column(name).to_pylist() for name in ("step", "problem_id", "sample")), strict=True)
+    keys = [Key(*fields) for fields in named]
+    lists = {name: batch.column(name) for name in _LISTS}
+    lengths = {name: values.value_lengths().to_numpy() for name, values in lists.items()}
+    check_equal_lengths(path, keys, "response_ids", lengths)
+    lengths_B = torch.tensor(lengths["response_ids"], dtype=torch.int64)
+    columns = {name: values.flatten() for name, values in lists.items()}
+    if columns["response_ids"].null_count or columns["old_log_probs"].null_count:
+        raise DumpError(f"{path} has a token without an id, or without the trainer's log-prob; write the dump again.")
+    row_N = torch.repeat_interleave(torch.arange(len(keys)), lengths_B)
+    filled = {name: _fp64(pc.fill_null(columns[name], float("inf"))) for name in _LISTS[1:]}
+    check_no_nan(path, keys, row_N, filled)
+    return Responses(
+        keys=keys,
+        lengths_B=lengths_B,
+        token_ids_N=torch.tensor(columns["response_ids"].to_numpy(zero_copy_only=False), dtype=torch.int64),
+        trainer_log_probs_N=filled["old_log_probs"],
+        rollout_log_probs_N=filled["rollout_log_probs"],
+        generated_N=torch.ones(len(row_N), dtype=torch.bool),
+        rewards_B=_fp64(pc.fill_null(batch.column("reward"), float("nan"))),
+        prompts=[text or "" for text in batch.column("prompt").to_pylist()],
+        texts=[text or "" for text in batch.column("response").to_pylist()],
+    )
+
+
+def _fp64(values: pa.Array) -> torch.Tensor:
+    return torch.tensor(values.to_numpy(zero_copy_only=False), dtype=torch.float64)

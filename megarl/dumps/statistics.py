@@ -1,0 +1,28 @@
+"""The measures of a whole dump, by the names that a run's metrics have under `drift/`."""
+
+from megarl.drift.buckets import position_measures, probability_measures
+from megarl.drift.groups import Grouping
+from megarl.drift.log_ratios import numbers
+from megarl.drift.sequences import sequence_measures
+from megarl.drift.tokens import token_measures
+from megarl.drift.weights import weight_measures
+from megarl.dumps.measured import Measured
+
+
+def statistics(found: Measured) -> dict[str, float]:
+    """Counts, and measures of tokens, responses, weights and groups; see `megarl.drift.measures.drift_metrics`."""
+    ratios = found.ratios
+    grouping = Grouping(ratios)
+    counts = {
+        "tokens": float(found.tokens),
+        "tokens_without_log_prob": float(found.tokens - len(ratios.log_ratio_N)),
+        "responses": float(len(found.tokens_R)),
+    }
+    measures = {
+        **token_measures(ratios),
+        **sequence_measures(ratios),
+        **weight_measures(ratios),
+        **position_measures(ratios, grouping),
+        **probability_measures(ratios, grouping),
+    }
+    return {**counts, **numbers(measures)}
