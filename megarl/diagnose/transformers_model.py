@@ -1,14 +1,16 @@
 """A transformers model that computes log-probs in every way that an experiment may ask for."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
+from megarl.config.schema import Recipe
 from megarl.diagnose.caches import Recorder, Replacer
 from megarl.diagnose.layout import LaidOut, lay_out
 from megarl.diagnose.rounded_linear import rounding
@@ -16,6 +18,7 @@ from megarl.diagnose.routers import routed, routers
 from megarl.drift.diagnosis.computation import Computation, Dtype
 from megarl.drift.diagnosis.rollouts import Rollouts
 from megarl.drift.diagnosis.side import Traits
+from megarl.megatron.models import FAMILIES
 from megarl.rollout.hf_parameters import published_parameters
 from megarl.sync.digest import digest
 
@@ -206,3 +209,20 @@ def _parts(rollouts: Rollouts, size: int) -> Iterator[Rollouts]:
             rollouts.stop_token_id,
             experts_BTLK=None if rollouts.experts_BTLK is None else rollouts.experts_BTLK[rows, :longest],
         )
+
+
+def trainer_dtype(recipe: Recipe) -> Dtype:
+    """What the recipe's trainer computes in."""
+    return cast(Dtype, recipe.precision.dtype)
+
+
+def built_from(recipe: Recipe, vocab_size: int, tensors: Iterable[tuple[str, Tensor]]) -> Any:
+    """The recipe's model in transformers, in the trainer's precision; the weights come under their published names."""
+    config = FAMILIES[recipe.model.family].hf_config(recipe.model, vocab_size)
+    dtype = DTYPES[trainer_dtype(recipe)]
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype).eval()
+    own = published_parameters(model)
+    with torch.no_grad():
+        for name, tensor in tensors:
+            own[name].copy_(tensor)
+    return model

@@ -1,7 +1,9 @@
 """`megarl drift selftest`: every fault, in fp32 and bf16, over seeds; clean cases between."""
 
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 
 import torch
 from rich.box import SIMPLE_HEAD
@@ -16,6 +18,7 @@ from megarl.drift.diagnosis.computation import Dtype
 
 FAULTS: tuple[Fault, ...] = (*sampling_faults.FAULTS, *token_faults.FAULTS, *model_faults.FAULTS)
 DTYPES: tuple[Dtype, ...] = ("fp32", "bf16")
+_CLEAN = -1
 _FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 _SAMPLINGS = (Sampling(), Sampling(0.7), Sampling(top_p=0.9), Sampling(1.2, top_k=20), Sampling(0.6, top_p=0.95))
 
@@ -67,23 +70,33 @@ def _short(diagnosis: Diagnosis) -> str:
     return f"{first.cause} ({first.side}): {first.evidence}"
 
 
-def selftest(seeds: int, clean: int) -> int:
+def selftest(seeds: int, clean: int, processes: int) -> int:
     """Prints a table of the faults and how many of their cases were named right.
 
     Args:
         seeds: cases of each fault in each precision.
         clean: cases without a fault, over both precisions.
+        processes: that share the cases.
 
     Returns:
         0, or 1 where a fault was missed or a clean case raised an alarm.
     """
     began = time.perf_counter()
-    torch.set_num_threads(1)
-    outcomes = [faulty_case(fault, dtype, seed) for fault in FAULTS for dtype in DTYPES for seed in range(seeds)] + [
-        clean_case(DTYPES[number % 2], number // 2) for number in range(clean)
-    ]
+    cases = [(number, dtype, seed) for number in range(len(FAULTS)) for dtype in DTYPES for seed in range(seeds)]
+    cases += [(_CLEAN, DTYPES[number % 2], number // 2) for number in range(clean)]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        outcomes = list(pool.map(_case, cases))
     _print(outcomes, time.perf_counter() - began)
     return 0 if all(outcome.right for outcome in outcomes) else 1
+
+
+def _case(case: tuple[int, Dtype, int]) -> Outcome:
+    number, dtype, seed = case
+    return clean_case(dtype, seed) if number == _CLEAN else faulty_case(FAULTS[number], dtype, seed)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 def _print(outcomes: list[Outcome], seconds: float) -> None:
