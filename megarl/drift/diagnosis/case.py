@@ -45,6 +45,7 @@ class Bench:
     model: Model
     rollouts: Rollouts
     _last: tuple[Computation, Distributions] | None = field(default=None, repr=False)
+    _scored: dict[Hypothesis, Tensor] = field(default_factory=dict, repr=False)
 
     @cached_property
     def plain(self) -> Distributions:
@@ -61,8 +62,11 @@ class Bench:
         return self._last[1]
 
     def log_probs(self, hypothesis: Hypothesis) -> Tensor:
-        """fp64 [N]."""
-        return self.distributions(hypothesis.computation).log_probs(hypothesis.sampling)
+        """fp64 [N]; kept, as both sides are compared with the same experiments."""
+        if hypothesis not in self._scored:
+            scored_N = self.distributions(hypothesis.computation).log_probs(hypothesis.sampling)
+            self._scored[hypothesis] = scored_N
+        return self._scored[hypothesis]
 
     @cached_property
     def baseline_N(self) -> Tensor:  # noqa: N802 - a tensor, named by its shape

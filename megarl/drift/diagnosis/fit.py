@@ -1,6 +1,7 @@
 """Fits of the sampling's settings to a side's log-probs, by one model pass."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _STEPS = 40
 """Each takes the bracket to .618 of its width: 40 take log 16 to 1e-8."""
 _COARSE = 17
+LARGEST_K = 256
+"""Larger ones leave so much of the probability that a temperature or rounding explains more."""
 TOP_P = (*(round(0.01 * number, 2) for number in range(5, 100)), 0.995, 0.999)
 
 
@@ -45,38 +48,45 @@ def fit_temperature(distributions: Distributions, target_N: Tensor, between: tup
 
 def fit_top_p(distributions: Distributions, temperature: float, target_N: Tensor) -> float:
     """The top-p, of those in `TOP_P`, that is nearest to a side's log-probs at this temperature."""
-    logits_NV = distributions.logits_NV.double() / temperature
-    drawn_N = logits_NV.gather(1, distributions.targets_N[:, None])[:, 0]
-    sorted_NV = logits_NV.sort(dim=1, descending=True).values
-    partition_NV = sorted_NV.logcumsumexp(dim=1)
-    reached_NV = (partition_NV - partition_NV[:, -1:]).exp()
-    # the drawn token counts among those left
-    place_N1 = (sorted_NV > drawn_N[:, None]).sum(dim=1, keepdim=True)
-
-    def mean(top_p: float) -> float:
-        last_N1 = (reached_NV < top_p).sum(dim=1, keepdim=True).clamp(max=logits_NV.shape[1] - 1)
-        log_z_N = partition_NV.gather(1, torch.maximum(last_N1, place_N1))[:, 0]
-        return Distance.between(drawn_N - log_z_N, target_N).mean
-
-    return min(TOP_P, key=mean)
+    ranked = _Ranked.of(distributions, temperature)
+    reached_NV = (ranked.partition_NV - ranked.partition_NV[:, -1:]).exp()
+    top_p_NP = torch.tensor(TOP_P, dtype=torch.float64).expand(len(reached_NV), -1).contiguous()
+    last_NP = torch.searchsorted(reached_NV, top_p_NP).clamp(max=reached_NV.shape[1] - 1)
+    return TOP_P[ranked.nearest(last_NP, target_N)]
 
 
 def fit_top_k(distributions: Distributions, temperature: float, target_N: Tensor) -> int:
-    """The top-k that is nearest to a side's log-probs at this temperature."""
-    logits_NV = distributions.logits_NV.double() / temperature
-    drawn_N = logits_NV.gather(1, distributions.targets_N[:, None])[:, 0]
-    sorted_NV = logits_NV.sort(dim=1, descending=True).values
-    partition_NV = sorted_NV.logcumsumexp(dim=1)
-    place_N1 = (sorted_NV > drawn_N[:, None]).sum(dim=1, keepdim=True)
-    apart = [
-        Distance.between(
-            drawn_N - partition_NV.gather(1, place_N1.clamp(min=last))[:, 0],
-            target_N,
-        ).mean
-        for last in range(min(logits_NV.shape[1], _LARGEST_K))
-    ]
-    return 1 + min(range(len(apart)), key=apart.__getitem__)
+    """The top-k, from 1 to `LARGEST_K`, that is nearest to a side's log-probs at this temperature."""
+    ranked = _Ranked.of(distributions, temperature)
+    most = min(ranked.partition_NV.shape[1], LARGEST_K)
+    last_NK = torch.arange(most).expand(len(ranked.drawn_N), most)
+    return 1 + ranked.nearest(last_NK, target_N)
 
 
-_LARGEST_K = 256
-"""Larger ones leave so much of the probability that a temperature or rounding explains more."""
+@dataclass(frozen=True)
+class _Ranked:
+    """Logits in falling order.
+
+    Attributes:
+        partition_NV: log-sum of the exponentials of a row's first logits.
+        drawn_N: the drawn token's logit.
+        place_N1: its place in that order; it counts among those left wherever the truncation falls.
+    """
+
+    partition_NV: Tensor
+    drawn_N: Tensor
+    place_N1: Tensor
+
+    @staticmethod
+    def of(distributions: Distributions, temperature: float) -> "_Ranked":
+        """At a temperature."""
+        logits_NV = distributions.logits_NV.double() / temperature
+        drawn_N1 = logits_NV.gather(1, distributions.targets_N[:, None])
+        partition_NV = logits_NV.sort(dim=1, descending=True).values.logcumsumexp(dim=1)
+        return _Ranked(partition_NV, drawn_N1[:, 0], (logits_NV > drawn_N1).sum(dim=1, keepdim=True))
+
+    def nearest(self, last_NC: Tensor, target_N: Tensor) -> int:
+        """Which of C truncations, each given by its last place, has the log-probs nearest to a side's in the mean."""
+        log_z_NC = self.partition_NV.gather(1, torch.maximum(last_NC, self.place_N1))
+        apart_NC = (self.drawn_N[:, None] - log_z_NC - target_N[:, None]).abs()
+        return int(apart_NC.nanmean(dim=0).argmin())
