@@ -2,8 +2,6 @@
 
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,12 +13,12 @@ from rich.table import Table
 
 from megarl.config.schema import Recipe
 from megarl.data.tokenizer import build_tokenizer
+from megarl.loop.engines import engine_of
 from megarl.megatron.hf_folder import saved_weights
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.weights import random_weights
 from megarl.megatron.world import join_world, leave_world
 from megarl.platform.platform import current
-from megarl.rollout.build import build_engine, build_fleet
 from megarl.rollout.distribute import generate_on_all_ranks
 from megarl.rollout.embedded import EmbeddedEngine
 from megarl.rollout.engine import WeightsError
@@ -64,7 +62,7 @@ def sync_check(recipe: Recipe) -> int:
     with tempfile.TemporaryDirectory(prefix="megarl-sync-check-") as folder:
         own = replace(recipe, output_dir=folder)
         vocab_size = len(build_tokenizer(recipe.tokenizer))
-        with _engine(own, vocab_size, is_main=layout.is_main) as engine:
+        with engine_of(own, vocab_size, is_main=layout.is_main) as engine:
             policy = FrozenModel(own, layout, vocab_size)
             init = recipe.model.init_from
             policy.load(
@@ -137,20 +135,6 @@ def _served(recipe: Recipe, policy: FrozenModel, engine: Fleet | None) -> list[W
     if sync.last is None:
         return []
     return [Way(name, sync.last.whole_s, sync.last.packing_s, sync.last.nbytes, sync.agreement)]
-
-
-@contextmanager
-def _engine(recipe: Recipe, vocab_size: int, *, is_main: bool) -> Iterator[EmbeddedEngine | Fleet | None]:
-    if recipe.rollout.engine == "embedded":
-        yield build_engine(recipe, vocab_size)
-    elif not is_main:
-        yield None
-    else:
-        fleet = build_fleet(recipe, vocab_size, lambda text: print(f"megarl: {text}"))
-        try:
-            yield fleet
-        finally:
-            fleet.close()
 
 
 def _copy_s(policy: FrozenModel) -> float:

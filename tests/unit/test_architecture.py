@@ -11,6 +11,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"commands"}),
     frozenset({"launch", "doctor", "submit"}),
     frozenset({"loop"}),
+    frozenset({"diagnose"}),
     frozenset({"rollout", "sync", "rewards", "data", "evaluate", "checkpoint", "observe", "dumps"}),
     frozenset({"megatron"}),
     frozenset({"drift"}),

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any, Protocol
 
-from megarl.commands.drift import compare, report
+from megarl.commands.drift import compare, diagnose, measure, report, selftest
 
 
 class Part(Protocol):
@@ -18,7 +18,13 @@ class Part(Protocol):
         """Runs it and returns the exit code."""
 
 
-PARTS: dict[str, Part] = {"report": report, "compare": compare}
+PARTS: dict[str, Part] = {
+    "report": report,
+    "compare": compare,
+    "diagnose": diagnose,
+    "measure": measure,
+    "selftest": selftest,
+}
 """By their names on the command line."""
 
 

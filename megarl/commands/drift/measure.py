@@ -1,0 +1,60 @@
+"""`megarl drift measure RECIPE`."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from megarl.config.errors import UserError
+
+HELP = "have an engine generate, score with both sides, and name what makes them differ"
+_ENGINES = ("embedded", "vllm", "sglang")
+_SHARD_BYTES = 5_000_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML: model, precision, engine, sampling")
+    parser.add_argument("overrides", metavar="key=value", nargs="*", help="override of a key of the recipe")
+    parser.add_argument(
+        "--trainer", type=Path, metavar="FOLDER", help="a run, a checkpoint, or a model in Hugging Face layout"
+    )
+    parser.add_argument("--engine", metavar="URL|NAME", help="a running server of the recipe's engine, or an engine")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="a prompt a line, or JSONL; else the recipe's")
+    parser.add_argument("--responses", type=int, default=64, metavar="N", help="to generate; 64")
+    parser.add_argument("--engine-temperature", type=float, metavar="T", help="asked of the engine, not of the trainer")
+    parser.add_argument("--engine-top-p", type=float, metavar="P", help="likewise")
+    parser.add_argument("--engine-top-k", type=int, metavar="K", help="likewise")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the drift, its floor and its causes; the exit code is 1 where there is a cause."""
+    from megarl.config.load import load_recipe
+
+    if arguments.responses < 1:
+        raise UserError(f"--responses={arguments.responses} leaves nothing to measure; give a number from 1.")
+    overrides = list(arguments.overrides)
+    if arguments.engine in _ENGINES:
+        overrides.append(f"rollout.engine={arguments.engine}")
+    elif arguments.engine is not None:
+        overrides.append(f"engine.urls=[{arguments.engine}]")
+    with tempfile.TemporaryDirectory(prefix="megarl-trainer-") as folder:
+        if arguments.trainer is not None:
+            weights = arguments.trainer
+            if not (weights / "config.json").is_file():
+                from megarl.loop.convert import convert
+
+                convert(arguments.trainer, weights := Path(folder) / "model", _SHARD_BYTES)
+            overrides.append(f"model.init_from={weights}")
+        loaded = load_recipe(arguments.recipe, overrides)
+        from megarl.loop.measure import Asked, measure
+
+        return measure(
+            loaded.recipe,
+            Asked(
+                arguments.prompts,
+                arguments.responses,
+                arguments.engine_temperature,
+                arguments.engine_top_p,
+                arguments.engine_top_k,
+            ),
+        )

@@ -1,0 +1,1 @@
+"""Drift diagnosis on models and engines: experiments, measurements, the self-test."""

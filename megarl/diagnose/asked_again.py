@@ -1,0 +1,47 @@
+"""An engine that is asked for the same responses again, alone: its own floor."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from megarl.drift.diagnosis import Rollouts
+from megarl.rollout.engine import Engine
+from megarl.rollout.types import Completion, Request, SamplingParams
+
+
+class AskedAgain:
+    """Implements `megarl.drift.diagnosis.EngineSide` over an engine whose responses are keyed by their requests.
+
+    An engine scores what it samples, not given tokens. The same request, by itself, gives the same tokens until a
+    log-prob moves a draw; up to there the two log-probs are of the same token behind the same prefix.
+    """
+
+    def __init__(
+        self, engine: Engine, requests: Sequence[Request], together: Sequence[Completion], sampling: SamplingParams
+    ) -> None:
+        """Args: engine, sampling: as before. requests, together: what it was asked at once, and its answers."""
+        self._engine, self._sampling = engine, sampling
+        self._requests, self._together = list(requests), list(together)
+
+    def log_probs(self, rollouts: Rollouts, rows_at_once: int) -> Tensor | None:
+        """See `EngineSide`; of one row at once, or of all."""
+        if rows_at_once > 1:
+            return rollouts.engine_N
+        found: list[float] = []
+        for request, before in zip(self._requests, self._together, strict=True):
+            (again,) = self._engine.generate([request], self._sampling)
+            same = True
+            for place, token in enumerate(before.token_ids):
+                same = same and place < len(again.token_ids) and again.token_ids[place] == token
+                given = again.log_probs[place] if same else None
+                found.append(float("nan") if given is None else given)
+        return torch.tensor(found, dtype=torch.float64)
+
+    def hidden_states(self, rollouts: Rollouts) -> list[Tensor] | None:
+        """See `EngineSide`."""
+        return None
+
+    def digests(self) -> Mapping[str, str] | None:
+        """See `EngineSide`: a sync has compared them."""
+        return None

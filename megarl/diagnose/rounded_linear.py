@@ -1,0 +1,50 @@
+"""Linear layers whose operands are rounded to FP8 and read back, as an engine's dynamic quantisation does."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from megarl.drift.diagnosis.computation import FP8
+from megarl.platform.fp8.blocks import quantise_blocks
+from megarl.platform.fp8.cast import E4M3, amax, quantise, scale_of
+
+_BLOCK = 128
+
+
+def rounded(x: Tensor, kind: FP8, *, is_weight: bool) -> Tensor:
+    """A matrix [rows, columns] in E4M3 and back, in its own dtype.
+
+    A product sums over the columns of both operands, so 'per_channel' has a scale a row of each: an output channel of
+    the weight, a token of the input.
+    """
+    if kind == "tensorwise":
+        held = quantise(x, scale_of(amax(x), E4M3), E4M3)
+    elif kind == "per_channel":
+        held = quantise(x, scale_of(amax(x, (1,)), E4M3), E4M3)
+    else:
+        held = quantise_blocks(x, (_BLOCK if is_weight else 1, _BLOCK), E4M3, power_of_two=False)
+    return held.dequantise().to(x.dtype)
+
+
+@contextmanager
+def rounding(layers: torch.nn.Module, kind: FP8) -> Iterator[None]:
+    """Has every linear layer below `layers` round its weight and its input, while it lasts."""
+    linears = [module for module in layers.modules() if isinstance(module, torch.nn.Linear)]
+    kept = [linear.weight.data for linear in linears]
+    handles = []
+    try:
+        for linear in linears:
+            linear.weight.data = rounded(linear.weight.data, kind, is_weight=True)
+            handles.append(linear.register_forward_pre_hook(lambda _, inputs: (_flat(inputs[0], kind), *inputs[1:])))
+        yield
+    finally:
+        for linear, weight in zip(linears, kept, strict=True):
+            linear.weight.data = weight
+        for handle in handles:
+            handle.remove()
+
+
+def _flat(x: Tensor, kind: FP8) -> Tensor:
+    return rounded(x.reshape(-1, x.shape[-1]), kind, is_weight=False).view(x.shape)

@@ -1,0 +1,1 @@
+"""Faults that are planted in a small model, and whether `diagnose` names each first."""

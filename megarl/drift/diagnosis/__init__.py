@@ -1,0 +1,20 @@
+"""The cause of a drift: tensors and models in, findings out."""
+
+from megarl.drift.diagnosis.computation import Computation
+from megarl.drift.diagnosis.diagnose import diagnose
+from megarl.drift.diagnosis.finding import Diagnosis, Finding, Floor
+from megarl.drift.diagnosis.rollouts import Rollouts, Sampling
+from megarl.drift.diagnosis.side import EngineSide, Model, Traits
+
+__all__ = [
+    "Computation",
+    "Diagnosis",
+    "EngineSide",
+    "Finding",
+    "Floor",
+    "Model",
+    "Rollouts",
+    "Sampling",
+    "Traits",
+    "diagnose",
+]

@@ -1,0 +1,61 @@
+"""Rounding errors: each scoring's distance from exact arithmetic, and whether two scorings err alike."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megarl.drift.diagnosis.distance import DECIDES, Distance
+
+_COARSER = 2.0
+"""Errors so many times the model's own are not the model's own."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Mean distances from exact arithmetic in nats a token, over the tokens that the side has a log-prob of.
+
+    Attributes:
+        side: of the side's log-probs.
+        model: of the model's.
+        hypothesis: of those with another precision switched on.
+        correlation: of the side's errors with the hypothesis's.
+        tokens: number of them.
+    """
+
+    side: float
+    model: float
+    hypothesis: float
+    correlation: float
+    tokens: int
+
+    @staticmethod
+    def of(exact_N: Tensor, side_N: Tensor, model_N: Tensor, hypothesis_N: Tensor) -> "Errors":
+        """From four scorings of the same tokens, in nats."""
+        known_N = side_N.isfinite()
+        side, model, hypothesis = (
+            Distance.between(scored_N[known_N], exact_N[known_N]) for scored_N in (side_N, model_N, hypothesis_N)
+        )
+        pair_2N = torch.stack([side.log_ratio_N, hypothesis.log_ratio_N])
+        correlation = float(torch.corrcoef(pair_2N)[0, 1].nan_to_num(0.0))
+        return Errors(side.mean, model.mean, hypothesis.mean, correlation, int(known_N.sum()))
+
+    def alike(self, *, is_nearer: bool) -> bool:
+        """Whether the side errs as the hypothesis does rather than as the model does.
+
+        Its errors must be nearer in size to the hypothesis's. Where those are far beyond the model's own they must
+        correlate beyond chance (Fisher's transformation); where they are not, the model's own roundings, which both
+        share, correlate whatever the cause is, and the side must be nearer to the hypothesis token by token.
+
+        Args:
+            is_nearer: whether it is.
+        """
+        # a hypothesis that is exact arithmetic errs by nothing: it explains all or is none
+        if not self.hypothesis or not self.side or not self.model:
+            return False
+        if abs(math.log(self.side / self.hypothesis)) >= abs(math.log(self.side / self.model)):
+            return False
+        if self.hypothesis <= _COARSER * self.model:
+            return is_nearer
+        return math.atanh(min(self.correlation, 1 - 1e-12)) * math.sqrt(max(0, self.tokens - 3)) > DECIDES

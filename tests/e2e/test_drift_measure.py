@@ -1,0 +1,42 @@
+"""`megarl drift measure` with the engine that needs no server: Megatron against transformers."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEMO = "recipes/demo/grpo_arithmetic.yaml"
+
+
+def measured(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "megarl", "drift", "measure", DEMO, f"output_dir={folder}", *arguments],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def test_both_sides_are_at_the_floor(tmp_path: Path) -> None:
+    ran = measured(tmp_path / "run")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "No cause: both sides are as near as this precision allows." in ran.stdout
+    assert "and the engine by" in ran.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_top_p_that_the_trainer_does_not_know_is_named_with_its_mass(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("12+3=\n4*5-1=\n")
+    ran = measured(tmp_path / "run", "--engine-top-p", "0.8", "--prompts", str(prompts), "--responses", "24")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "1. truncation, on the engine's side: its log-probs are those with top-p 0.8," in ran.stdout
+    assert "keeps a mass of 0.8" in ran.stdout
+
+
+def test_no_response_is_a_mistake(tmp_path: Path) -> None:
+    ran = measured(tmp_path / "run", "--responses", "0")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("megarl: error: --responses=0")

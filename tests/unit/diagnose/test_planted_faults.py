@@ -1,0 +1,18 @@
+"""Every planted fault is named first, in fp32; a clean pair of sides has no cause. The self-test does more of both."""
+
+import pytest
+
+from megarl.diagnose.selftest.fault import Fault
+from megarl.diagnose.selftest.run import FAULTS, clean_case, faulty_case
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_named_first(fault: Fault) -> None:
+    outcome = faulty_case(fault, "fp32", 7)
+    assert outcome.right, outcome.said
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_clean_pair_raises_no_alarm(dtype: str) -> None:
+    outcome = clean_case("fp32" if dtype == "fp32" else "bf16", 3)
+    assert outcome.right, outcome.said
