@@ -35,7 +35,7 @@ def stage_bytes(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch, 
     total = tokens * (8 if layout.tensor == 1 else 9) if stage == 0 else 0
     if numerics.recompute == "full":
         inputs = math.ceil(len(numbers) / numerics.recompute_layers)
-        return total + inputs * tokens // layout.token_ranks * shape.hidden * numerics.compute
+        return total + inputs * tokens // layout.token_ranks * shape.hidden * numerics.residual
     spared = _core_attention(shape, layout, numerics, batch) if numerics.recompute == "core_attention" else 0
     return total + sum(
         layer_bytes(shape, layout, numerics, batch, experts=shape.has_experts(number)) - spared for number in numbers
@@ -55,8 +55,8 @@ def recomputed_bytes(shape: Shape, layout: Layout, numerics: Numerics, batch: Ba
     size = numerics.recompute_layers
     group = max((sum(layers[begin : begin + size]) for begin in range(0, len(layers), size)), default=0)
     # the group's input is kept anyway, unless the local norm copies it into fp32; the rotation's angles are kept too
-    is_copied = numerics.compute != _FP32 and not numerics.fused_norm
-    shared = 0 if is_copied else batch.rank_tokens(layout) // layout.token_ranks * shape.hidden * numerics.compute
+    is_copied = numerics.residual != _FP32 and not numerics.fused_norm
+    shared = 0 if is_copied else batch.rank_tokens(layout) // layout.token_ranks * shape.hidden * numerics.residual
     return group - shared + _positions(layout, batch) * shape.head_dim * _FP32
 
 
@@ -76,13 +76,14 @@ def in_flight(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch, st
 def head_bytes(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch) -> int:
     """What the output layer's loss keeps on the last stage, for one micro-batch.
 
-    What the last norm keeps; the trained tokens' hidden states, or their gradient; and the weight's gradient, in fp32
-    and, where that is another format, in the weight's.
+    What the last norm keeps; the trained tokens' hidden states, or their gradient; the weight's gradient, in fp32 and,
+    where that is another format, in the weight's; and the weight's copy for a product in another format than its own.
     """
     norm = _norm(shape, numerics, batch.rank_tokens(layout) // layout.token_ranks, feeds_linear=False)
     weight = _columns(shape, layout) * shape.hidden
     copies = _FP32 if numerics.compute == _FP32 else _FP32 + numerics.compute
-    return norm + batch.trained * shape.hidden * numerics.compute + weight * copies
+    copies += numerics.head if numerics.head != numerics.compute else 0
+    return norm + batch.trained * shape.hidden * numerics.head + weight * copies
 
 
 def logits_bytes(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch) -> int:
@@ -167,5 +168,4 @@ def _experts(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch) -> 
     total = _norm(shape, numerics, own)
     # router: logits and probabilities
     total += own * 2 * shape.experts * _FP32
-    total += copies * (2 * shape.hidden + 5 * (shape.expert_ffn // layout.expert_tensor)) * numerics.compute
-    return total + tokens * 5 * (shape.shared_ffn // layout.tensor) * numerics.compute
+    return total + copies * (2 * shape.hidden + 5 * (shape.expert_ffn // layout.expert_tensor)) * numerics.compute

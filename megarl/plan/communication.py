@@ -75,7 +75,7 @@ def _tensor_ends(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch,
     hidden = _hidden(shape, layout, numerics, batch)
     total = 2 * _share(hidden, layout.tensor) if stage == 0 else 0
     if stage == layout.pipeline - 1:
-        read = hidden if layout.sequence else batch.trained * shape.hidden * numerics.compute
+        read = hidden if layout.sequence else batch.trained * shape.hidden * numerics.head
         total += 2 * _share(read + batch.trained * 4 * _FP32, layout.tensor)
     return total
 
@@ -87,7 +87,8 @@ def _pipeline(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch, st
     chunks = layout.virtual
     forward = chunks - (stage == layout.pipeline - 1)
     backward = chunks - (stage == 0)
-    return (forward + backward) * _hidden(shape, layout, numerics, batch) // layout.token_ranks
+    states = batch.rank_tokens(layout) * shape.hidden * numerics.residual // layout.token_ranks
+    return (forward + backward) * states
 
 
 def _context_layer(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch) -> int:

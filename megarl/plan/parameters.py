@@ -91,12 +91,8 @@ def _dense(part: str, hidden: int, ffn: int, layout: Layout) -> list[Piece]:
 
 
 def _experts(shape: Shape, layout: Layout) -> list[Piece]:
-    """The norm, the router, this rank's experts, and the shared one with the tensor ranks of the dense layers."""
+    """The norm, the router and this rank's experts."""
     found = [Piece("experts", shape.hidden), Piece("experts", shape.experts * shape.hidden)]
     share = shape.expert_ffn // layout.expert_tensor * shape.hidden
     own = shape.experts // layout.expert
-    found += [Piece("experts", size * share, expert=True, copies=own) for size in (2, 1)]
-    if shape.shared_ffn:
-        shared = shape.shared_ffn // layout.tensor * shape.hidden
-        found += [Piece("experts", 2 * shared), Piece("experts", shared)]
-    return found
+    return found + [Piece("experts", size * share, expert=True, copies=own) for size in (2, 1)]

@@ -64,8 +64,13 @@ def _layers_by_rank(parallel: ParallelConfig) -> tuple[int, ...] | None:
 def numerics_of(recipe: Recipe) -> Numerics:
     """The bytes of the recipe's dtype. Norms are counted as the local ones."""
     recompute: dict[str, Recompute] = {"none": "none", "selective": "core_attention", "full": "full"}
-    compute = 4 if recipe.precision.dtype == "fp32" else 2
-    return Numerics(compute=compute, recompute=recompute[recipe.parallel.recompute])
+    precision = recipe.precision
+    return Numerics(
+        compute=4 if precision.dtype == "fp32" else 2,
+        fp32_head=precision.fp32_head,
+        fp32_residual=precision.fp32_residual,
+        recompute=recompute[recipe.parallel.recompute],
+    )
 
 
 def vocabulary(config: TokenizerConfig) -> int:

@@ -25,7 +25,6 @@ class Shape:
         experts: routed experts of a layer; 0 for a dense model, and the rest is then not read.
         experts_per_token: experts that a token is sent to.
         expert_ffn: width of one expert.
-        shared_ffn: width of the expert that every token passes; 0 for none.
         dense_layers: numbers, from 0, of the layers that have no experts.
     """
 
@@ -42,7 +41,6 @@ class Shape:
     experts: int = 0
     experts_per_token: int = 1
     expert_ffn: int = 0
-    shared_ffn: int = 0
     dense_layers: tuple[int, ...] = ()
 
     @property
@@ -117,6 +115,8 @@ class Numerics:
     Attributes:
         compute: of weights and activations: 4 in fp32, 2 in bf16 and fp16.
         gradient: of the gradient buffers.
+        fp32_head: whether the output layer's product is formed in fp32, of 16-bit weights and hidden states.
+        fp32_residual: whether the residual stream is fp32.
         fused_norm: whether norms are Transformer Engine's, which keep their input and output; the local ones keep
             fp32 copies.
         recompute: what is run again in the backward pass: nothing, the core attention, or whole layers.
@@ -125,9 +125,21 @@ class Numerics:
 
     compute: int = 4
     gradient: int = 4
+    fp32_head: bool = False
+    fp32_residual: bool = False
     fused_norm: bool = False
     recompute: Recompute = "none"
     recompute_layers: int = 1
+
+    @property
+    def head(self) -> int:
+        """Of what the output layer's product is formed of."""
+        return 4 if self.fp32_head else self.compute
+
+    @property
+    def residual(self) -> int:
+        """Of the residual stream."""
+        return 4 if self.fp32_residual else self.compute
 
     @property
     def optimizer(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from megarl.config.model import ModelConfig, ParallelConfig
+from megarl.config.precision import PrecisionConfig
 from megarl.config.schema import Recipe
 from megarl.config.training import OptimizerConfig
 from megarl.megatron.batch import TrainBatch, pad_batch
@@ -18,7 +19,7 @@ from megarl.objectives import SFT
 from megarl.platform.layers.spec import gpt_block_spec
 from tests.parallel.saved import SavedBytes
 from tests.parallel.sent import SentBytes
-from tests.unit.megatron.tiny import noisy_weights
+from tests.unit.megatron.tiny import FP32, noisy_weights
 
 # isort: split
 from megatron.core import parallel_state
@@ -64,12 +65,19 @@ def measure(
     model: dict[str, Any] | None = None,
     packed: int | None = None,
     recompute: str = "none",
+    precision: PrecisionConfig = FP32,
+    place: Layout | None = None,
 ) -> dict[str, int]:
-    """One update of a policy: what it holds after it, the most that autograd held during it, and what it sent."""
+    """One update of a policy: what it holds after it, the most that autograd held during it, and what it sent.
+
+    In the groups of `place` where they are laid already.
+    """
     recipe = Recipe(
-        model=model_config(**(model or {})), parallel=ParallelConfig(world_size=world_size, timeout_s=60, **parallel)
+        model=model_config(**(model or {})),
+        parallel=ParallelConfig(world_size=world_size, timeout_s=60, **parallel),
+        precision=precision,
     )
-    layout = joined(recipe.parallel)
+    layout = place or joined(recipe.parallel)
     policy = Policy(recipe, layout, VOCAB)
     policy.load(noisy_weights(recipe.model, vocab=VOCAB))
     policy.start_phase(OptimizerConfig(), 2)
