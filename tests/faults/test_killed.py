@@ -6,7 +6,7 @@ import pytest
 
 from megarl.observe.metrics import reproducible
 from tests.faults.planted import SAVE_EVENTS, counting_saves, killed_in_phase, killed_in_save
-from tests.forked_runs import started, train
+from tests.forked_runs import TIMEOUT_S, started, train
 from tests.runs import metrics, wait_until
 
 pytestmark = [pytest.mark.parallel, pytest.mark.resume]
@@ -42,7 +42,7 @@ def test_killed_at_every_point(layout: str, tmp_path: Path) -> None:
 
     def killed(start, *more: object) -> None:  # type: ignore[no-untyped-def]
         with started(f"output_dir={broken}", *settings, start=start, more=more) as run:
-            wait_until(lambda: any(rank.exitcode is not None for rank in run.ranks), _Patient(run))
+            wait_until(lambda: any(rank.exitcode is not None for rank in run.ranks), _Patient(run), TIMEOUT_S)
             assert -9 in [rank.exitcode for rank in run.ranks], run.stdout.read()
 
     for number, phase in enumerate(PHASES):
