@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.parallel, pytest.mark.resume]
 
 SHORT = (
     "sft.steps=1",
-    "rl.steps=5",
+    "rl.steps=8",
     "checkpoint.every=1",
     "evaluate.samples_per_prompt=0",
     "rollout.max_new_tokens=8",
@@ -46,13 +46,13 @@ def test_killed_at_every_point(layout: str, tmp_path: Path) -> None:
             assert -9 in [rank.exitcode for rank in run.ranks], run.stdout.read()
 
     for number, phase in enumerate(PHASES):
-        # the first of them before there is a step of RL, the others in the second step after a resume
-        killed(killed_in_phase, phase, 1 if number == 0 else 2, number % ranks)
-    # a save with moments, whose predecessor goes
-    events = int((whole / SAVE_EVENTS).read_text().splitlines()[3])
+        # the first of them when two checkpoints are whole, the others in the first step after a resume
+        killed(killed_in_phase, phase, 4 if number == 0 else 1, number % ranks)
+    # the first save after a resume has moments, and one before it goes
+    events = int((whole / SAVE_EVENTS).read_text().splitlines()[4])
     assert events > 2 * SAVE_POINTS
     for point in range(SAVE_POINTS):
-        killed(killed_in_save, str(broken), 1, 1 + point * (events - 1) // (SAVE_POINTS - 1))
+        killed(killed_in_save, str(broken), 1, 1 + point * (events - 2) // (SAVE_POINTS - 1))
     resumed = train(f"output_dir={broken}", *settings)
     assert resumed.returncode == 0, resumed.stderr
     assert [reproducible(line) for line in metrics(broken)] == [reproducible(line) for line in metrics(whole)]
