@@ -1,7 +1,9 @@
 """The run's folder: whose run it holds, and that only one process works in it."""
 
+import contextlib
 import fcntl
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -88,6 +90,23 @@ def claim_folder(recipe: Recipe, facts: dict[str, Any]) -> TextIO:
         run = {"recipe_hash": recipe_hash(recipe), "recipe": asdict(recipe), **facts}
         write_json_atomic(folder / RUN_FILE, run)
     return lock
+
+
+@contextlib.contextmanager
+def writing_to(output_dir: str, what: str) -> Iterator[None]:
+    """Puts into words that the run's folder takes no more: the disk is full, or read-only, or gone.
+
+    Args:
+        output_dir: the recipe's.
+        what: is written in the block.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"output_dir={output_dir} did not take {what} ({error.strerror or error}); make room or mend the file "
+            "system, and the same command goes on from the newest checkpoint."
+        ) from error
 
 
 def _held_run(folder: Path) -> dict[str, Any] | None:

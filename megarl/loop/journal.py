@@ -11,6 +11,7 @@ from megarl.checkpoint.state import PHASES, Phase, RunState
 from megarl.config.schema import Recipe
 from megarl.dumps.folder import DumpFolder
 from megarl.dumps.schema import Header
+from megarl.loop.folder import writing_to
 from megarl.observe.metrics import MetricsWriter
 from megarl.observe.progress import Progress
 from megarl.observe.samples import Sample, SampleWriter
@@ -64,10 +65,15 @@ class Journal:
             self._progress.phase(phase, total, start)
 
     def step(self, phase: Phase, step: int, values: Mapping[str, float], samples: Sequence[Sample] = ()) -> None:
-        """A step is over."""
+        """A step is over.
+
+        Raises:
+            RunFolderError: the folder takes no more.
+        """
         if self._is_main:
-            self._samples.write(step, samples, phase)
-            self._metrics.write(phase, step, values)
+            with writing_to(self._recipe.output_dir, "a step's metrics and samples"):
+                self._samples.write(step, samples, phase)
+                self._metrics.write(phase, step, values)
             self._progress.advance(
                 step, {short: values[name] for short, name in SHOWN[phase].items() if name in values}
             )

@@ -12,6 +12,7 @@ from megarl.checkpoint.state import Phase, RunState
 from megarl.checkpoint.tensors import load_tensors, seed_generators
 from megarl.config.errors import RunFolderError
 from megarl.config.resume import changes, listed
+from megarl.loop.folder import writing_to
 from megarl.loop.run import Run, facts
 from megarl.megatron.critic import Critic
 from megarl.megatron.hf_folder import saved_weights
@@ -138,7 +139,8 @@ def begin_reference(run: Run) -> None:
     wanted = wanted or "reference_log_probs_BT" in run.objective.needs
     folder = run.folder / REFERENCE
     if run.state.step == 0 and (wanted or run.critic is not None):
-        export_hf(run.policy, folder, run.tokenizer)
+        with writing_to(run.recipe.output_dir, "the reference policy"):
+            export_hf(run.policy, folder, run.tokenizer)
     if run.state.step == 0 and run.critic is not None:
         # the policy's body is the best start there is for reading its own states
         run.critic.load(saved_weights(folder))

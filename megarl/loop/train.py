@@ -12,7 +12,7 @@ from megarl.config.schema import Recipe
 from megarl.loop.ahead import Ahead
 from megarl.loop.alarm import BASELINE_STEPS, IDLE_STEPS, entropy_has_collapsed, raise_clip, why_idle
 from megarl.loop.evaluation import evaluate
-from megarl.loop.folder import claim_folder
+from megarl.loop.folder import claim_folder, writing_to
 from megarl.loop.journal import Journal
 from megarl.loop.rl import rl_step
 from megarl.loop.run import Run, build_run, facts
@@ -140,7 +140,8 @@ def _reinforce(run: Run) -> None:
         run.ahead.finish()
         run.ahead = None
     _evaluate_once(run, "after")
-    export_hf(run.policy, run.folder / FINAL_MODEL, run.tokenizer)
+    with writing_to(run.recipe.output_dir, "the final policy"):
+        export_hf(run.policy, run.folder / FINAL_MODEL, run.tokenizer)
     state.phase, state.step = "done", 0
     run.save()
 

@@ -1,6 +1,7 @@
 """Megatron-core's checkpoint writer without its processes: a plan and a copy now, the files whenever it suits."""
 
 import contextlib
+import errno
 import inspect
 import queue
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ class PendingWrite:
         # the copies are not needed any more, their number is
         self._arguments[1] = [(path, key, ([], [])) for path, key, _ in self._arguments[1]]
         if isinstance(outcome, Exception):
-            raise outcome
+            raise _of_the_disk(outcome) or outcome from outcome
 
     def finish(self) -> None:
         """Writes what tells a reader which tensor lies where. Collective, once all ranks have written."""
@@ -62,6 +63,9 @@ def plan_write(state: dict[str, Any], folder: Path, *, own_copy: bool) -> Pendin
         state: Megatron-core's sharded state dict.
         folder: an empty folder that every rank sees; the part of the state that is no tensor is written at once.
         own_copy: whether what is written is a copy on the host, so that training may go on before it is.
+
+    Raises:
+        OSError: the part that is no tensor could not be written.
     """
     from megatron.core import dist_checkpointing
 
@@ -69,7 +73,10 @@ def plan_write(state: dict[str, Any], folder: Path, *, own_copy: bool) -> Pendin
     takes = inspect.signature(dist_checkpointing.save).parameters
     options = {"async_strategy": "mcore"} if "async_strategy" in takes else {}
     with _here():
-        request = dist_checkpointing.save(state, str(folder), async_sharded_save=True, **options)
+        try:
+            request = dist_checkpointing.save(state, str(folder), async_sharded_save=True, **options)
+        except RuntimeError as error:
+            raise _of_the_disk(error) or error from error
     return PendingWrite(request, own_copy=own_copy)
 
 
@@ -88,6 +95,18 @@ def _here() -> Iterator[None]:
     finally:
         filesystem_async._results_queue = results
         setattr(writer, name, method)
+
+
+def _of_the_disk(error: BaseException) -> OSError | None:
+    """The failed write behind an exception, if it is one: torch's archive complains of its own place in the file."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    text = str(error).splitlines()[0] if str(error) else ""
+    written_in_c = any(word in text for word in ("inline_container", "iostream", "PytorchStreamWriter"))
+    return OSError(errno.EIO, f"torch could not write an archive: {text}") if written_in_c else None
 
 
 def _unshared(live: list[Any], here: list[Any]) -> list[Any]:

@@ -14,17 +14,18 @@ SHORT = ("sft.steps=1", "rl.steps=3", "checkpoint.every=1", "evaluate.samples_pe
 CASES = {
     "alone": [],
     "in the background": ["checkpoint.background=true"],
-    "two ranks": ["parallel.world_size=2", "parallel.distributed_optimizer=true"],
+    # one of which writes all that is large
+    "two ranks": ["parallel.world_size=2"],
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_full_disk(case: str, tmp_path: Path) -> None:
-    """The checkpoint before the first update still fits into the largest file allowed; one with moments does not."""
+    """Weights alone fit into the largest file allowed, as one file; of weights and moments not even the half does."""
     folder = tmp_path / "run"
     settings = [f"output_dir={folder}", *SHORT, *CASES[case]]
     weights = Path("tests/data/base/model.safetensors").stat().st_size
-    full = train(*settings, start=with_largest_file, more=(2 * weights,))
+    full = train(*settings, start=with_largest_file, more=(weights * 5 // 4,))
     assert full.returncode == 2, full.stderr
     errors = [line for line in full.stderr.splitlines() if line.startswith("megarl: error: ")]
     assert len(errors) == 1, full.stderr

@@ -6,14 +6,14 @@ import pytest
 
 from megarl.observe.metrics import reproducible
 from tests.faults.planted import SAVE_EVENTS, counting_saves, killed_in_phase, killed_in_save
-from tests.forked_runs import started, train
+from tests.forked_runs import TIMEOUT_S, started, train
 from tests.runs import metrics, wait_until
 
 pytestmark = [pytest.mark.parallel, pytest.mark.resume]
 
 SHORT = (
     "sft.steps=1",
-    "rl.steps=5",
+    "rl.steps=8",
     "checkpoint.every=1",
     "evaluate.samples_per_prompt=0",
     "rollout.max_new_tokens=8",
@@ -42,17 +42,17 @@ def test_killed_at_every_point(layout: str, tmp_path: Path) -> None:
 
     def killed(start, *more: object) -> None:  # type: ignore[no-untyped-def]
         with started(f"output_dir={broken}", *settings, start=start, more=more) as run:
-            wait_until(lambda: any(rank.exitcode is not None for rank in run.ranks), _Patient(run))
+            wait_until(lambda: any(rank.exitcode is not None for rank in run.ranks), _Patient(run), TIMEOUT_S)
             assert -9 in [rank.exitcode for rank in run.ranks], run.stdout.read()
 
     for number, phase in enumerate(PHASES):
-        # the first of them before there is a step of RL, the others in the second step after a resume
-        killed(killed_in_phase, phase, 1 if number == 0 else 2, number % ranks)
-    # a save with moments, whose predecessor goes
-    events = int((whole / SAVE_EVENTS).read_text().splitlines()[3])
+        # the first of them when two checkpoints are whole, the others in the first step after a resume
+        killed(killed_in_phase, phase, 4 if number == 0 else 1, number % ranks)
+    # the first save after a resume has moments, and one before it goes
+    events = int((whole / SAVE_EVENTS).read_text().splitlines()[4])
     assert events > 2 * SAVE_POINTS
     for point in range(SAVE_POINTS):
-        killed(killed_in_save, str(broken), 1, 1 + point * (events - 1) // (SAVE_POINTS - 1))
+        killed(killed_in_save, str(broken), 1, 1 + point * (events - 2) // (SAVE_POINTS - 1))
     resumed = train(f"output_dir={broken}", *settings)
     assert resumed.returncode == 0, resumed.stderr
     assert [reproducible(line) for line in metrics(broken)] == [reproducible(line) for line in metrics(whole)]

@@ -9,7 +9,7 @@ import pytest
 
 from megarl.config.errors import RunFolderError
 from megarl.config.schema import Recipe
-from megarl.loop.folder import check_folder, claim_folder
+from megarl.loop.folder import check_folder, claim_folder, writing_to
 
 NEED_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
 
@@ -120,3 +120,15 @@ def test_a_forked_child_does_not_keep_the_folder() -> None:
         os.close(writer)
         os.waitpid(child, 0)
         os.close(reader)
+
+
+@NEED_LINUX
+def test_a_folder_that_takes_no_more_is_told() -> None:
+    with (
+        pytest.raises(
+            RunFolderError, match=r"output_dir=run did not take the log \(No space left on device\); make room"
+        ),
+        writing_to("run", "the log"),
+        open("/dev/full", "w") as full,
+    ):
+        full.write("x")

@@ -77,3 +77,19 @@ def test_names_are_restored_when_the_plan_fails(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         plan_write({}, tmp_path / "missing", own_copy=False)
     assert held() == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is full")
+def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path) -> None:
+    """torch's archives raise another error, of their place in the file; Python's part has the system's behind it."""
+    state = {"model": tiny_gpt(tiny_config()).sharded_state_dict(), "number": 1}
+    for name in ("common", "tensors"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "common/common.pt").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="torch could not write an archive"):
+        plan_write(dict(state), tmp_path / "common", own_copy=False)
+    pending = plan_write(dict(state), tmp_path / "tensors", own_copy=False)
+    for file in pending.files:
+        file.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"):
+        pending.write()
