@@ -14,4 +14,5 @@ if [[ $(id -u) != 0 ]]; then
   exit 1
 fi
 # Debian starts daemons at once, which have no configuration yet and fail
+apt-get update -q
 DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends slurmctld slurmd slurm-client munge util-linux
