@@ -16,7 +16,7 @@ ALWAYS = "{abs_max: 0}"
 """A bound that rounding alone crosses: engine and trainer never agree on every bit of every token."""
 NEVER = "{abs_max: 5}"
 SHORT = ("rl.steps=3", "evaluate.samples_per_prompt=0")
-DRIFTS = ("precision.dtype=bf16", "drift.correction=auto")
+DRIFTS = ("precision.fp8={recipe: blockwise, emulation: true}", "drift.correction=auto")
 
 
 def steps(folder: Path) -> list[dict[str, float]]:
@@ -95,7 +95,7 @@ def test_stop(tmp_path: Path) -> None:
 
 
 def test_auto_follows_the_drift_and_resumes_where_it_was(tmp_path: Path) -> None:
-    """bf16 drifts by more than fp32's rounding, which needs nothing; killed with -9, the choices are the same."""
+    """FP8 drifts by more than rounding, which needs nothing; killed with -9, the choices are the same."""
     calm, whole, broken = tmp_path / "calm", tmp_path / "whole", tmp_path / "broken"
     options = ["rl.steps=8", "evaluate.samples_per_prompt=0", "checkpoint.every=2"]
     run = train(f"output_dir={calm}", *SHORT, "drift.correction=auto")

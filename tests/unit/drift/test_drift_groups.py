@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megarl.config.drift_names import CLASSES
+from megarl.config.drift_names import CLASSES, COUNTS, bad_side, boundable
 from megarl.drift import TokenClass, drift_metrics
 from tests.unit.drift.exact_drift import Token, group, responses
 from tests.unit.objectives.reference import ragged_mask, uniform
@@ -75,6 +75,24 @@ def test_replicas_and_ages() -> None:
     assert known == sum(bool(replicas[token.column] >= 0) for token in tokens) < len(tokens)
     assert "age_1/tokens" not in metrics
     assert metrics["age_0/tokens"] + metrics["age_2/tokens"] == len(tokens)
+
+
+def test_a_bound_may_be_given_for_every_measure_and_for_nothing_else() -> None:
+    trainer, rollout = uniform(-5, 0, (2, 30, 5000), 1)
+    mask = torch.ones(30, 5000, dtype=torch.bool)
+    ids = uniform(0, VOCABULARY, mask.shape, 3).long()
+    # each kind of token, and one that is there once
+    ids[ids == 49], ids[0, 0] = 20, 49
+    zeros = torch.zeros_like(ids)
+    given = {"token_ids_BT": ids, "classes_V": classes_of_vocabulary(), "replicas_BT": zeros, "ages_BT": zeros}
+    # a probability below 1 %, and one above 99 %
+    rollout[0, 1], rollout[0, 2] = -9.0, -1e-6
+    metrics = drift_metrics(trainer, rollout, mask, **given)
+    counts = {name for name in metrics if name.rpartition("/")[2] in COUNTS}
+    # of the engine's truncation and routing, which are no log-probs
+    elsewhere = {"outside_support_share", "routing_agreement", "routing_overlap"}
+    assert metrics.keys() - counts == set(boundable()) - elsewhere
+    assert all(bad_side(name) for name in metrics.keys() - counts)
 
 
 @pytest.mark.parametrize("kind", ["position", "probability"])

@@ -7,6 +7,7 @@ from megarl.loop.alarm import why_idle
 
 BUSY = {"response/untrained_share": 0.5, "reward/uniform_groups_share": 0.5, "correction/kept_share": 0.5}
 IDLE = {
+    "drift/skipped_updates": (1.0, "drift was beyond a bound of drift.skip_update"),
     "response/untrained_share": (1.0, "no response had a token left"),
     "correction/kept_share": (0.0, "the correction dropped every token"),
     "reward/uniform_groups_share": (1.0, "got the same reward"),
@@ -32,6 +33,8 @@ def test_equal_rewards_teach_where_the_group_is_not_the_baseline() -> None:
 
 
 def test_the_nearest_reason_comes_first() -> None:
-    """Responses that are all cut off also have equal rewards."""
+    """Responses that are all cut off also have equal rewards; a bound on drift acts before either counts."""
     every = {name: value for name, (value, _) in IDLE.items()}
+    assert "drift was beyond a bound" in (why_idle(RLConfig(), every) or "")
+    del every["drift/skipped_updates"]
     assert "no response had a token left" in (why_idle(RLConfig(), every) or "")
