@@ -15,7 +15,7 @@ from megarl.dumps.worst import Sample, Worst
 
 @dataclass(frozen=True)
 class Measured:
-    """A dump's numbers. Memory: 32 bytes a token that is compared, and 40 a response.
+    """A dump's numbers. Memory: 48 bytes a token that is compared, and 40 a response.
 
     Attributes:
         ratios: of the tokens that both sides gave a finite log-prob.
@@ -25,6 +25,8 @@ class Measured:
         responses: responses in the dump, empty ones too.
         kept: what each correction would leave.
         worst: the responses with the largest drift.
+        replica_N: int64, of the tokens of `ratios`; see `Responses`.
+        age_N: int64, likewise.
     """
 
     ratios: LogRatios
@@ -34,6 +36,8 @@ class Measured:
     responses: int
     kept: list[Kept]
     worst: list[Sample]
+    replica_N: Tensor
+    age_N: Tensor
 
 
 def measured(dump: Dump) -> Measured:
@@ -42,7 +46,7 @@ def measured(dump: Dump) -> Measured:
     Raises:
         DumpError: what its reader refuses, or no token has log-probs of both sides.
     """
-    trainer, rollout, position, tokens_of, rewards = [], [], [], [], []
+    trainer, rollout, position, replica, age, tokens_of, rewards = [], [], [], [], [], [], []
     tokens = responses = 0
     kept, worst = KeptCounter(), Worst()
     for chunk in dump.read():
@@ -50,6 +54,8 @@ def measured(dump: Dump) -> Measured:
         trainer.append(chunk.trainer_log_probs_N[usable_N])
         rollout.append(chunk.rollout_log_probs_N[usable_N])
         position.append(_places(chunk)[usable_N])
+        replica.append(chunk.replica_N[usable_N])
+        age.append(chunk.age_N[usable_N])
         tokens_B = torch.bincount(chunk.row_N[usable_N], minlength=len(chunk))
         tokens_of.append(tokens_B[tokens_B > 0])
         rewards.append(chunk.rewards_B[tokens_B > 0])
@@ -66,7 +72,17 @@ def measured(dump: Dump) -> Measured:
             "return its own."
         )
     ratios = flat_ratios(torch.cat(trainer), torch.cat(rollout), torch.cat(position), tokens_R)
-    return Measured(ratios, tokens_R, torch.cat(rewards), tokens, responses, kept.result(), worst.result())
+    return Measured(
+        ratios=ratios,
+        tokens_R=tokens_R,
+        rewards_R=torch.cat(rewards),
+        tokens=tokens,
+        responses=responses,
+        kept=kept.result(),
+        worst=worst.result(),
+        replica_N=torch.cat(replica),
+        age_N=torch.cat(age),
+    )
 
 
 def flat_ratios(trainer_N: Tensor, rollout_N: Tensor, position_N: Tensor, tokens_R: Tensor) -> LogRatios:

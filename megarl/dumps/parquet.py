@@ -15,7 +15,7 @@ from megarl.dumps.schema import HEADER_KEY, PIECES_KEY, SCHEMA, SCHEMA_VERSION, 
 ROWS = 256
 """Responses in memory at once."""
 _LISTS = ("response_ids", "old_log_probs", "rollout_log_probs")
-READ = ("step", "problem_id", "sample", "prompt", "response", *_LISTS, "reward")
+READ = ("step", "problem_id", "sample", "prompt", "response", *_LISTS, "versions", "reward")
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
@@ -91,6 +91,7 @@ def _responses(path: Path, batch: pa.RecordBatch) -> Responses:
     row_N = torch.repeat_interleave(torch.arange(len(keys)), lengths_B)
     filled = {name: _fp64(pc.fill_null(columns[name], float("inf"))) for name in _LISTS[1:]}
     check_no_nan(path, keys, row_N, filled)
+    replica_N, age_N = _origins(path, keys, batch.column("versions"), lengths_B)
     return Responses(
         keys=keys,
         lengths_B=lengths_B,
@@ -101,7 +102,34 @@ def _responses(path: Path, batch: pa.RecordBatch) -> Responses:
         rewards_B=_fp64(pc.fill_null(batch.column("reward"), float("nan"))),
         prompts=[text or "" for text in batch.column("prompt").to_pylist()],
         texts=[text or "" for text in batch.column("response").to_pylist()],
+        replica_N=replica_N,
+        age_N=age_N,
     )
+
+
+def _origins(
+    path: Path, keys: list[Key], versions: pa.Array, lengths_B: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Server and age of the weights of each token, int64 [N], from the spans [start, end) of the responses."""
+    spans = versions.flatten()
+    fields = {name: _int64(spans.field(name)) for name in ("version", "start", "end", "replica")}
+    row_S = torch.repeat_interleave(torch.arange(len(keys)), _int64(versions.value_lengths()).clamp(min=0))
+    tokens_S = (fields["end"] - fields["start"]).clamp(min=0)
+    covered_B = torch.zeros_like(lengths_B).index_add_(0, row_S, tokens_S)
+    uncovered = (covered_B != lengths_B).nonzero().flatten()
+    if len(uncovered):
+        raise DumpError(
+            f"{path} has versions of {covered_B[uncovered[0]]} tokens for {lengths_B[uncovered[0]]} at "
+            f"{keys[uncovered[0]]}; write spans that cover each response."
+        )
+    # the weights that a step trains have been updated once by each step before it
+    age_S = torch.tensor([key.step - 1 for key in keys])[row_S] - fields["version"]
+    replica_N = torch.repeat_interleave(fields["replica"], tokens_S)
+    return replica_N, torch.repeat_interleave(age_S.clamp(min=-1), tokens_S)
+
+
+def _int64(values: pa.Array) -> torch.Tensor:
+    return torch.tensor(pc.fill_null(values, -1).to_numpy(zero_copy_only=False), dtype=torch.int64)
 
 
 def _fp64(values: pa.Array) -> torch.Tensor:

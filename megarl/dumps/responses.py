@@ -37,6 +37,8 @@ class Responses:
         rewards_B: fp64, NaN where not known.
         prompts: as text, "" where not known.
         texts: the responses as text, likewise.
+        replica_N: int64, the server that sampled each token, from 0; -1 where it is not known.
+        age_N: int64, updates that the weights which sampled it are behind the step's; -1 where it is not known.
     """
 
     keys: Sequence[Key]
@@ -48,6 +50,8 @@ class Responses:
     rewards_B: Tensor
     prompts: Sequence[str]
     texts: Sequence[str]
+    replica_N: Tensor
+    age_N: Tensor
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -16,7 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the report; the exit code is 0."""
+    import torch
+
     from megarl.dumps.report.write import write_report
 
+    # the same sums on every machine, and threads that wait for each other gain nothing on numbers as few as these
+    torch.set_num_threads(1)
     write_report(arguments.dump, arguments.html, tokenizer=arguments.tokenizer, as_json=arguments.json)
     return 0

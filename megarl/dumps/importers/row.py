@@ -131,6 +131,8 @@ def to_responses(path: Path, rows: Sequence[Row]) -> Responses:
         rewards_B=torch.tensor([row.reward for row in rows], dtype=torch.float64),
         prompts=[row.prompt for row in rows],
         texts=[row.text for row in rows],
+        replica_N=torch.full_like(row_N, -1),
+        age_N=torch.full_like(row_N, -1),
         trainer_log_probs_N=log_probs["trainer_log_probs"],
         rollout_log_probs_N=log_probs["rollout_log_probs"],
     )

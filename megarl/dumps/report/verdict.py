@@ -7,6 +7,7 @@ weights that all lie within 1e-6 of 1 have one too, so it counts only where the 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from megarl.drift.auto import Level, asked_level
 from megarl.drift.pareto import RELIABLE_K
 from megarl.dumps.measured import Measured
 from megarl.observe.table import format_number
@@ -21,17 +22,14 @@ ENOUGH_TOKENS = 100
 
 HEADLINES = {
     "none": "No drift: trainer and engine gave the same log-probs, bit for bit.",
-    "small": "Small drift: it costs no samples, and needs no correction.",
-    "moderate": "Moderate drift: train with weights per token.",
+    "small": "Small drift: it costs hardly any samples.",
+    "moderate": "Moderate drift: train with a correction.",
     "severe": "Severe drift: find its cause before training on.",
 }
 ADVICE = {
     "none": "Nothing is to be done.",
     "small": "Compare the mean with the floor of your precision, which a sound run does not exceed.",
-    "moderate": (
-        "Weights cut at 2 keep every token: rl.correction.mode=decoupled, rl.correction.weighting=tis. The table of "
-        "corrections says what the others would leave."
-    ),
+    "moderate": "The table of corrections says what each would leave.",
     "severe": (
         "No correction makes up for a fault. Until its cause is found, a geometric rejection or a veto leaves out the "
         "responses that it hits; the table of corrections says how many."
@@ -41,10 +39,17 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict. Attributes: level: a key of `HEADLINES`. reasons: sentences with the numbers behind it."""
+    """A verdict.
+
+    Attributes:
+        level: a key of `HEADLINES`.
+        reasons: sentences with the numbers behind it.
+        automatic: what `drift.correction: auto` picks for a step with these measures, and why.
+    """
 
     level: str
     reasons: list[str]
+    automatic: str
 
     @property
     def headline(self) -> str:
@@ -54,12 +59,18 @@ class Verdict:
     @property
     def advice(self) -> str:
         """What to do about it."""
-        return ADVICE[self.level]
+        return f"{ADVICE[self.level]} {self.automatic}"
 
 
 def verdict(found: Measured, numbers: Mapping[str, float]) -> Verdict:
     """The verdict on a dump. Args: found: its counts. numbers: its measures, by the names of `drift/...`."""
-    return Verdict(_level(numbers), [*_on_tokens(found, numbers), *_on_weights(found, numbers), *_on_groups(numbers)])
+    picked, why = asked_level(numbers)
+    name = "no correction" if picked == Level.NONE else picked.name.lower()
+    return Verdict(
+        level=_level(numbers),
+        reasons=[*_on_tokens(found, numbers), *_on_weights(found, numbers), *_on_groups(numbers)],
+        automatic=f"drift.correction=auto picks {name} for such a step: {why}.",
+    )
 
 
 def _level(numbers: Mapping[str, float]) -> str:

@@ -44,5 +44,9 @@ def shown(name: str, value: float) -> str:
 def group_label(name: str) -> str:
     """'position 16 to 63', 'engine's probability 1 to 10 %': what a group's name means."""
     kind, *bounds = name.split("_")
+    if kind == "replica":
+        return f"server {bounds[0]}"
+    if kind == "age":
+        return f"weights {bounds[0]} updates old"
     end = f"{bounds[0]} on" if bounds[1] == "up" else f"{bounds[0]} to {bounds[1]}"
     return f"engine's probability {end} %" if kind == "probability" else f"{kind} {end}"

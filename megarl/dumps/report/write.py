@@ -43,7 +43,7 @@ def write_report(path: Path, html: Path, *, tokenizer: Path | None = None, as_js
     _write(html, page(dump, found, numbers, judged, pieces))
     if as_json is not None:
         kept = [{**asdict(row), "candidate": row.candidate.keys} for row in found.kept]
-        told = {"verdict": {"level": judged.level, "reasons": judged.reasons}, "numbers": numbers, "kept": kept}
+        told = {"verdict": asdict(judged), "numbers": numbers, "kept": kept}
         _write(as_json, json.dumps(_without_nan(told), indent=2, allow_nan=False) + "\n")
     _print(numbers, judged, html)
 

@@ -38,6 +38,21 @@ def test_a_missing_log_prob_is_not_usable_and_not_nan(tmp_path: Path) -> None:
     assert chunk.log_ratio_trainer_over_rollout_N.isfinite().all()
 
 
+def test_origins_of_tokens(tmp_path: Path) -> None:
+    columns = rows([3, 0, 2], step=5)
+    columns["versions"] = [
+        [{"version": 2, "start": 0, "end": 1, "replica": 0}, {"version": 4, "start": 1, "end": 3, "replica": None}],
+        [],
+        [{"version": 3, "start": 0, "end": 2, "replica": 1}],
+    ]
+    [chunk] = read(write(tmp_path / "a.parquet", columns, step=5))
+    assert chunk.age_N.tolist() == [2, 0, 0, 1, 1]
+    assert chunk.replica_N.tolist() == [0, -1, -1, 1, 1]
+    columns["versions"][2][0]["end"] = 1
+    message = refusal(write(tmp_path / "b.parquet", columns, step=5))
+    assert "versions of 1 tokens for 2 at step 5, problem p1, sample 0" in message
+
+
 def test_a_folder_is_all_its_dumps_in_order(tmp_path: Path) -> None:
     for step in (10, 2, 9):
         write(tmp_path / f"dumps/step-{step:08d}.parquet", rows(step=step), step=step)

@@ -84,6 +84,7 @@ DRIFTS = {
 def test_the_verdict_follows_the_drift(tmp_path: Path, drift: float) -> None:
     text, told = report(write(tmp_path / "a.parquet", rows([20] * 60, drift=drift)), tmp_path)
     assert DRIFTS[drift] in text
+    assert "drift.correction=auto picks" in text
     assert told["verdict"]["level"] == DRIFTS[drift].split()[0].lower().replace("no", "none")
 
 
@@ -94,6 +95,18 @@ def test_drift_that_grows_is_said(tmp_path: Path) -> None:
     _, told = report(write(tmp_path / "a.parquet", columns), tmp_path)
     [grows] = [sentence for sentence in told["verdict"]["reasons"] if sentence.startswith("Drift grows")]
     assert grows.endswith("from token 64 on.")
+
+
+def test_servers_and_ages_are_told_apart(tmp_path: Path) -> None:
+    columns = rows([4] * 40, step=3)
+    for row in range(40):
+        columns["versions"][row] = [{"version": 1 + row % 2, "start": 0, "end": 4, "replica": row // 20}]
+        columns["old_log_probs"][row] = columns["rollout_log_probs"][row] - (0.5 if row % 2 == 0 else 0.0)
+    text, told = report(write(tmp_path / "a.parquet", columns, step=3), tmp_path)
+    assert told["numbers"]["age_1/abs_mean"] == pytest.approx(0.5, abs=1e-6)
+    assert told["numbers"]["age_0/abs_mean"] == 0
+    assert told["numbers"]["replica_0/tokens"] == told["numbers"]["replica_1/tokens"] == 80
+    assert "weights 1 updates old" in text and "server 1" in text
 
 
 def test_tokens_without_log_probs_are_counted_and_shown(tmp_path: Path) -> None:
