@@ -7,4 +7,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from megarl.cli import main
 
-sys.exit(main(["drift", *sys.argv[1:]]))
+# the self-test starts processes, which import this file
+if __name__ == "__main__":
+    sys.exit(main(["drift", *sys.argv[1:]]))

@@ -36,9 +36,26 @@ class TransformersModel:
     It runs the model's own layers one by one, with its own mask and positions, so that each switch is in one place.
     """
 
-    def __init__(self, versions: Sequence[Any], dtype: Dtype, openers: Sequence[tuple[int, ...]] = ()) -> None:
-        """Args: versions: models, the newest first, all in `dtype`. dtype: the trainer's. openers: see `Traits`."""
+    def __init__(
+        self,
+        versions: Sequence[Any],
+        dtype: Dtype,
+        openers: Sequence[tuple[int, ...]] = (),
+        *,
+        head: Dtype | None = None,
+        residual: Dtype | None = None,
+    ) -> None:
+        """A model and what it was before.
+
+        Args:
+            versions: models, the newest first, all in `dtype`.
+            dtype: the trainer's.
+            openers: see `Traits`.
+            head: dtype of the trainer's output layer; None for `dtype`.
+            residual: of its residual stream, likewise.
+        """
         self._versions, self._dtype, self._openers = list(versions), dtype, tuple(openers)
+        self._head, self._residual = head or dtype, residual or dtype
         self._copies: dict[tuple[int, Dtype], Any] = {}
 
     @property
@@ -48,6 +65,8 @@ class TransformersModel:
         first = next(iter(routers(self._versions[0])), None)
         return Traits(
             dtype=self._dtype,
+            head=self._head,
+            residual=self._residual,
             layers=config.num_hidden_layers,
             tied=config.tie_word_embeddings,
             rope_theta=config.rope_parameters["rope_theta"],
@@ -75,7 +94,7 @@ class TransformersModel:
             dtype = DTYPES[computation.dtype or self._dtype]
             hidden_MH = norm(hidden_MH).to(dtype)
             head = model.model.embed_tokens.weight if computation.tied else model.lm_head.weight
-            wide = DTYPES[computation.head] if computation.head else dtype
+            wide = DTYPES[computation.head or computation.dtype or self._head]
             logits_NV = hidden_MH.to(wide) @ head.to(wide).T
         wide_NV: Tensor = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
         return wide_NV
@@ -101,7 +120,7 @@ class TransformersModel:
     ) -> list[Tensor]:
         """[M, H] of the embedding and behind each layer."""
         dtype = DTYPES[computation.dtype or self._dtype]
-        stream = DTYPES[computation.residual] if computation.residual else dtype
+        stream = DTYPES[computation.residual or computation.dtype or self._residual]
         with self._model(computation) as model, ExitStack() as stack:
             inner = model.model
             if computation.fp8 is not None:

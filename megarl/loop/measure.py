@@ -92,6 +92,8 @@ def measure(recipe: Recipe, asked: Asked) -> int:
                 [built_from(own, len(tokenizer), policy.export())],
                 trainer_dtype(recipe),
                 openers=() if begin is None else ((begin,), (begin, begin)),
+                head="fp32" if recipe.precision.fp32_head else None,
+                residual="fp32" if recipe.precision.fp32_residual else None,
             )
             diagnosis = diagnose(rollouts, model, AskedAgain(engine, requests, completions, sampling))
             sync.close()

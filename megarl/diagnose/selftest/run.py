@@ -19,6 +19,7 @@ from megarl.drift.diagnosis.computation import Dtype
 FAULTS: tuple[Fault, ...] = (*sampling_faults.FAULTS, *token_faults.FAULTS, *model_faults.FAULTS)
 DTYPES: tuple[Dtype, ...] = ("fp32", "bf16")
 _CLEAN = -1
+_TOLD_EVERY = 50
 _FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 _SAMPLINGS = (Sampling(), Sampling(0.7), Sampling(top_p=0.9), Sampling(1.2, top_k=20), Sampling(0.6, top_p=0.95))
 
@@ -82,11 +83,19 @@ def selftest(seeds: int, clean: int, processes: int) -> int:
         0, or 1 where a fault was missed or a clean case raised an alarm.
     """
     began = time.perf_counter()
-    cases = [(number, dtype, seed) for number in range(len(FAULTS)) for dtype in DTYPES for seed in range(seeds)]
+    console = Console(highlight=False)
+    cases = [(number, dtype, seed) for seed in range(seeds) for number in range(len(FAULTS)) for dtype in DTYPES]
     cases += [(_CLEAN, DTYPES[number % 2], number // 2) for number in range(clean)]
+    outcomes = []
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-        outcomes = list(pool.map(_case, cases))
-    _print(outcomes, time.perf_counter() - began)
+        for outcome in pool.map(_case, cases):
+            outcomes.append(outcome)
+            if not outcome.right:
+                where = f"{outcome.name}, {outcome.dtype}, seed {outcome.seed}"
+                console.print(f"missed: {where}: found {outcome.said}", markup=False, soft_wrap=True)
+            if len(outcomes) % _TOLD_EVERY == 0:
+                console.print(f"{len(outcomes)} of {len(cases)} cases")
+    _print(console, outcomes, time.perf_counter() - began)
     return 0 if all(outcome.right for outcome in outcomes) else 1
 
 
@@ -99,8 +108,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _print(outcomes: list[Outcome], seconds: float) -> None:
-    console = Console(highlight=False)
+def _print(console: Console, outcomes: list[Outcome], seconds: float) -> None:
     table = Table(box=SIMPLE_HEAD)
     table.add_column("planted")
     for dtype in DTYPES:
@@ -112,12 +120,5 @@ def _print(outcomes: list[Outcome], seconds: float) -> None:
             counts.append(f"{sum(cases)}/{len(cases)}")
         table.add_row(name, *counts)
     console.print(table)
-    for outcome in outcomes:
-        if not outcome.right:
-            console.print(
-                f"missed: {outcome.name}, {outcome.dtype}, seed {outcome.seed}: found {outcome.said}",
-                markup=False,
-                soft_wrap=True,
-            )
     right = sum(outcome.right for outcome in outcomes)
     console.print(f"{right} of {len(outcomes)} cases right, in {seconds:.0f} seconds.")

@@ -19,8 +19,8 @@ _SHAPES = ((2, 48), (2, 64), (3, 64), (2, 96), (4, 48))
 _HEAD_SIZE = 16
 _LOGITS_STD = 2.0
 """Makes a token's entropy about 2.5 nats of log 96 = 4.6: neither certain nor uniform, as a trained model's."""
-_STEP = 0.02
-"""Relative size of the step between two versions: in bf16 more than half of the weights move by it."""
+_STEP = 0.05
+"""Relative size of the step between two versions: what one tensor of it changes is more than bf16 rounds."""
 
 
 def small_models(family: str, seed: int, dtype: Dtype) -> list[Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from megarl.drift.diagnosis.case import EXACT, Bench
+from megarl.drift.diagnosis.case import EXACT, Bench, Case
 from megarl.drift.diagnosis.computation import Computation
 from megarl.drift.diagnosis.finding import Finding
 from megarl.drift.diagnosis.side import EngineSide
@@ -28,8 +28,9 @@ def findings_from_digests(bench: Bench, engine: EngineSide) -> Iterator[Finding]
         )
 
 
-def findings_from_hidden_states(bench: Bench, engine: EngineSide) -> Iterator[Finding]:
-    """The first layer behind which the hidden states are farther apart than rounding explains."""
+def findings_from_hidden_states(case: Case, engine: EngineSide) -> Iterator[Finding]:
+    """The first layer behind which hidden states are farther apart than rounding explains; else the output layer."""
+    bench = case.bench
     theirs = engine.hidden_states(bench.rollouts)
     if theirs is None:
         return
@@ -48,13 +49,14 @@ def findings_from_hidden_states(bench: Bench, engine: EngineSide) -> Iterator[Fi
                 f"compare the tensors of {where} on both sides; {_FIX}",
             )
             return
-    yield Finding(
-        "tensor",
-        "engine",
-        1.0,
-        "the hidden states agree behind every layer, so the last norm or the output layer differs",
-        f"compare the last norm and lm_head.weight on both sides; {_FIX}",
-    )
+    if case.before.mean > case.floor.limit:
+        yield Finding(
+            "tensor",
+            "engine",
+            1.0,
+            "the hidden states agree behind every layer, so the last norm or the output layer differs",
+            f"compare the last norm and lm_head.weight on both sides; {_FIX}",
+        )
 
 
 def _relative(one_MH: Tensor, exact_MH: Tensor) -> float:

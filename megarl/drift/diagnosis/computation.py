@@ -14,8 +14,8 @@ class Computation:
 
     Attributes:
         dtype: of weights and activations; None for the trainer's.
-        head: dtype of the output layer and of its logits; None for that of the rest.
-        residual: dtype of the residual stream; None for that of the rest.
+        head: dtype of the output layer and of its logits; None for the trainer's own.
+        residual: dtype of the residual stream; None for the trainer's own.
         fp8: how operands of the layers' linear products are rounded to E4M3; None where they are not.
         tied: whether the output layer is the embedding; None for the model's own way.
         rope_theta: base of the rotary embedding; None for the model's.

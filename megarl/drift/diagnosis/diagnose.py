@@ -59,17 +59,21 @@ def _of_side(case: Case, engine: EngineSide | None) -> Iterator[Finding]:
             yield from found
             return
     best = best_of(case, CAUSES)
-    if best is None and case.before.mean > case.floor.limit:
+    if best is None and case.before.mean > case.floor.rounding:
         best = best_of(case, LAST_RESORTS)
     if best is not None:
         yield _finding(case, best)
-        return
-    if case.before.mean <= case.floor.limit:
-        return
-    found = list(findings_from_floor(case, case.floor.engine if engine is not None else None))
+    elif case.before.mean > case.floor.rounding:
+        yield from _where_they_part(case, engine)
+
+
+def _where_they_part(case: Case, engine: EngineSide | None) -> Iterator[Finding]:
+    found = [] if engine is None else list(findings_from_floor(case, case.floor.engine))
     if not found and engine is not None:
-        found = list(findings_from_hidden_states(case.bench, engine))
-    yield from found or [_unexplained(case)]
+        found = list(findings_from_hidden_states(case, engine))
+    if not found and case.before.mean > case.floor.limit:
+        found = [_unexplained(case)]
+    yield from found
 
 
 def best_of(case: Case, causes: Sequence[Cause]) -> Tried | None:

@@ -16,6 +16,8 @@ class Traits:
 
     Attributes:
         dtype: that the trainer computes in.
+        head: dtype of its output layer.
+        residual: dtype of its residual stream.
         layers: of the transformer.
         tied: whether its output layer is its embedding.
         rope_theta: base of its rotary embedding.
@@ -27,6 +29,8 @@ class Traits:
     """
 
     dtype: Dtype
+    head: Dtype
+    residual: Dtype
     layers: int
     tied: bool
     rope_theta: float

@@ -42,6 +42,6 @@ CAUSES: tuple[Cause, ...] = (
 """What is read is looked at before what is computed with, and that before how exactly it is computed."""
 
 LAST_RESORTS: tuple[Cause, ...] = (Tensors(),)
-"""Tried where none of these explains a drift that rounding does not: they take a pass for each tensor."""
+"""Tried where none of these explains a drift above the rounding of one side: they take a pass for each tensor."""
 
 __all__ = ["CAUSES", "LAST_RESORTS", "Cause"]
