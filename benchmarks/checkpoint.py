@@ -2,7 +2,7 @@
 
     python benchmarks/checkpoint.py [folder]      # from the repository's root; minutes
 
-One process, 48 million parameters, so 0.6 GB of weights and moments in fp32, below `folder` (of a temporary one where
+One process, 34 million parameters, so 0.4 GB of weights and moments in fp32, below `folder` (of a temporary one where
 it is left out). Saves take turns; between two of them the policy makes an update, during which the background writes.
 A save at once is timed from its call to its return; of one in the background all that the training thread does is: the
 call, each look whether it is done, and its completion. Writes benchmarks/checkpoint.json.
@@ -38,7 +38,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks/checkpoint.json"
 SAVES = 5
 SIZES = [
-    "model.num_layers=12",
+    "model.num_layers=8",
     "model.hidden_size=512",
     "model.ffn_hidden_size=2048",
     "model.num_attention_heads=8",
@@ -67,7 +67,8 @@ def measure(folder: Path) -> dict[str, Any]:
             if number >= 2:
                 seconds["in the background" if background else "at once"].append(stall)
             print(f"{'in the background' if background else 'at once'}: {stall:.3f} s", file=sys.stderr, flush=True)
-        bytes_of_one = sum(file.stat().st_size for file in (folder / "run/checkpoints").glob("*0/policy/*"))
+        newest = folder / "run/checkpoints" / run.store.names()[-1]
+        bytes_of_one = sum(file.stat().st_size for file in newest.glob("policy/*"))
         run.close()
     lock.close()
     leave_world()

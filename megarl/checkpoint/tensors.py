@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from megarl.checkpoint.shards import write_tensors
 from megarl.megatron.schedule import Trainee
 from megarl.megatron.world import Layout
-from megarl.platform.checkpoint_writer import PendingWrite, plan_write
+from megarl.platform.checkpoint_writer import HostMemory, PendingWrite, plan_write
 from megarl.platform.fp8.linear import delayed_scales
 
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
@@ -58,7 +58,7 @@ def plan_tensors(
     with_optimizer: bool,
     name: str = "policy",
     with_rng: bool = True,
-    own_copy: bool = True,
+    memory: HostMemory | None = None,
 ) -> PendingTensors:
     """Plans the writing of this rank's share into `folder`, which every rank sees. Collective.
 
@@ -69,7 +69,7 @@ def plan_tensors(
             change the optimizer that goes on.
         name: of the trainee, which gets a folder of its own.
         with_rng: whether this rank's random state is saved too: once a checkpoint.
-        own_copy: whether the trainee may go on before it is written, at the price of a copy of its share on the host.
+        memory: for a copy of its share on the host, so that the trainee may go on before it is written.
 
     Raises:
         OSError: the part that is no tensor could not be written.
@@ -78,7 +78,7 @@ def plan_tensors(
     if trainee.layout.is_main:
         tensors.mkdir()
     torch.distributed.barrier()
-    sharded = plan_write(_sharded_state(trainee, with_optimizer, is_loading=False), tensors, own_copy=own_copy)
+    sharded = plan_write(_sharded_state(trainee, with_optimizer, is_loading=False), tensors, memory)
     own = {folder / _rank_file("rng", trainee): _rng_state()} if with_rng else {}
     if scales := _scale_tensors(trainee):
         copies = {key: tensor.cpu().clone() for key, tensor in scales.items()}
@@ -90,8 +90,7 @@ def save_tensors(
     trainee: Trainee, folder: Path, *, with_optimizer: bool, name: str = "policy", with_rng: bool = True
 ) -> None:
     """Writes what `plan_tensors` plans, at once. Collective."""
-    options = {"with_optimizer": with_optimizer, "with_rng": with_rng}
-    pending = plan_tensors(trainee, folder, name=name, own_copy=False, **options)
+    pending = plan_tensors(trainee, folder, with_optimizer=with_optimizer, name=name, with_rng=with_rng)
     pending.write()
     torch.distributed.barrier()
     pending.finish()

@@ -19,6 +19,7 @@ from megarl.checkpoint.tensors import PendingTensors, plan_tensors
 from megarl.config.errors import DivergedError, RunFolderError
 from megarl.megatron.finite import all_finite
 from megarl.megatron.precision import whole_precision
+from megarl.platform.checkpoint_writer import HostMemory
 from megarl.platform.platform import current
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Saver:
         """Args: run: whose state is saved."""
         self._run = run
         self._pending: _Save | None = None
+        self._memory = HostMemory()
 
     def begin(self, facts: dict[str, Any], stepped: dict[str, bool]) -> None:
         """Copies the state and begins to write it, once the save before is over; without a background writes it all.
@@ -104,7 +106,7 @@ class Saver:
                     with_optimizer=stepped[name],
                     name=name,
                     with_rng=trainee is run.policy,
-                    own_copy=in_background,
+                    memory=self._memory if in_background else None,
                 )
                 for name, trainee in run.trainees.items()
             ]

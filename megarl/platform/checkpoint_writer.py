@@ -8,22 +8,44 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from megarl.platform.platform import current
+
 _WRITERS = ("write_preloaded_data_multiproc", "write_preloaded_data_multithread")
 """Name of the method up to 0.16, and later."""
+
+
+class HostMemory:
+    """Copies on the host that are written over by the next save: fresh memory costs more than the copy itself."""
+
+    def __init__(self) -> None:
+        """Holds nothing before the first copy."""
+        self._free: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A copy of a tensor of any device, contiguous; pinned where there is a GPU."""
+        free = self._free.get((tensor.shape, tensor.dtype))
+        pinned = current().name == "cuda"
+        own = free.pop() if free else torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+        return own.copy_(tensor.detach(), non_blocking=pinned)
+
+    def take_back(self, tensor: Tensor) -> None:
+        """A copy that is not read any more."""
+        self._free.setdefault((tensor.shape, tensor.dtype), []).append(tensor)
 
 
 class PendingWrite:
     """This rank's part of a `dist_checkpointing.save` that is planned and not written."""
 
-    def __init__(self, request: Any, *, own_copy: bool) -> None:
-        """Args: request: Megatron-core's. own_copy: whether the tensors may change before `write`."""
-        self._request = request
+    def __init__(self, request: Any, memory: HostMemory | None) -> None:
+        """Args: request: Megatron-core's. memory: for copies, where the tensors may change before `write`."""
+        self._request, self._memory = request, memory
         # where there is nothing to write on this rank
         self._arguments = list(request.async_fn_args)
         if request.async_fn is not None:
-            live = self._arguments[1]
-            here = request.preload_fn()
-            self._arguments[1] = _unshared(live, here) if own_copy else here
+            self._arguments[1] = request.preload_fn() if memory is None else _copied(self._arguments[1], memory)
 
     @property
     def files(self) -> list[Path]:
@@ -41,7 +63,11 @@ class PendingWrite:
         self._request.async_fn(*self._arguments, **self._request.async_fn_kwargs)
         results: queue.Queue[Any] = self._arguments[2]
         outcome = results.queue[0]
-        # the copies are not needed any more, their number is
+        if self._memory is not None:
+            for _, _, (_, tensors) in self._arguments[1]:
+                for _, tensor in tensors:
+                    self._memory.take_back(tensor)
+        # the tensors are not needed any more, the number of files is
         self._arguments[1] = [(path, key, ([], [])) for path, key, _ in self._arguments[1]]
         if isinstance(outcome, Exception):
             raise _of_the_disk(outcome) or outcome from outcome
@@ -52,7 +78,7 @@ class PendingWrite:
             finalize()
 
 
-def plan_write(state: dict[str, Any], folder: Path, *, own_copy: bool) -> PendingWrite:
+def plan_write(state: dict[str, Any], folder: Path, memory: HostMemory | None = None) -> PendingWrite:
     """Plans a `dist_checkpointing.save` of the sharded state into the folder. Collective.
 
     Megatron-core's writer reports through a queue of a `multiprocessing` manager, a spawned process that imports torch:
@@ -62,7 +88,7 @@ def plan_write(state: dict[str, Any], folder: Path, *, own_copy: bool) -> Pendin
     Args:
         state: Megatron-core's sharded state dict.
         folder: an empty folder that every rank sees; the part of the state that is no tensor is written at once.
-        own_copy: whether what is written is a copy on the host, so that training may go on before it is.
+        memory: for a copy of this rank's tensors on the host, so that training may go on before they are written.
 
     Raises:
         OSError: the part that is no tensor could not be written.
@@ -77,7 +103,7 @@ def plan_write(state: dict[str, Any], folder: Path, *, own_copy: bool) -> Pendin
             request = dist_checkpointing.save(state, str(folder), async_sharded_save=True, **options)
         except RuntimeError as error:
             raise _of_the_disk(error) or error from error
-    return PendingWrite(request, own_copy=own_copy)
+    return PendingWrite(request, memory)
 
 
 @contextlib.contextmanager
@@ -109,16 +135,14 @@ def _of_the_disk(error: BaseException) -> OSError | None:
     return OSError(errno.EIO, f"torch could not write an archive: {text}") if written_in_c else None
 
 
-def _unshared(live: list[Any], here: list[Any]) -> list[Any]:
-    """The buckets on the host, with a copy of each tensor that was there already: its owner goes on changing it."""
-    copied = []
-    for (_, _, (_, before)), (path, key, (objects, after)) in zip(live, here, strict=True):
-        tensors = [
-            (item, host.clone() if host is tensor else host)
-            for (_, tensor), (item, host) in zip(before, after, strict=True)
-        ]
-        copied.append((path, key, (objects, tensors)))
-    return copied
+def _copied(buckets: list[Any], memory: HostMemory) -> list[Any]:
+    """The buckets with copies of their tensors, which are whole when this returns."""
+    copies = [
+        (path, key, (objects, [(item, memory.copy(tensor)) for item, tensor in tensors]))
+        for path, key, (objects, tensors) in buckets
+    ]
+    current().synchronize()
+    return copies
 
 
 def _write_here(

@@ -140,7 +140,7 @@ def _reload_error(model: Any, rank: int, folder: Path) -> float:
     if rank == 0:
         (folder / "checkpoint").mkdir()
     dist.barrier()
-    pending = plan_write({"model": model.sharded_state_dict()}, folder / "checkpoint", own_copy=False)
+    pending = plan_write({"model": model.sharded_state_dict()}, folder / "checkpoint")
     pending.write()
     dist.barrier()
     pending.finish()

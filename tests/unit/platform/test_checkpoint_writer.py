@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megarl.platform import install
-from megarl.platform.checkpoint_writer import plan_write
+from megarl.platform.checkpoint_writer import HostMemory, plan_write
 from tests.unit.platform.reference import tiny_config, tiny_gpt
 
 install()
@@ -25,15 +25,15 @@ def loaded_parameters(folder: Path) -> dict[str, torch.Tensor]:
     return dict(model.named_parameters())
 
 
-@pytest.mark.parametrize("own_copy", [True, False])
-def test_saved_model_loads_and_no_process_stays(tmp_path: Path, own_copy: bool) -> None:
+@pytest.mark.parametrize("memory", [HostMemory(), None])
+def test_saved_model_loads_and_no_process_stays(tmp_path: Path, memory: HostMemory | None) -> None:
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
     model = tiny_gpt(tiny_config())
     before = filesystem_async._results_queue
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        pending = plan_write({"model": model.sharded_state_dict()}, tmp_path / name, own_copy=own_copy)
+        pending = plan_write({"model": model.sharded_state_dict()}, tmp_path / name, memory)
         assert filesystem_async._results_queue is before
         assert not any(file.exists() for file in pending.files)
         pending.write()
@@ -47,7 +47,7 @@ def test_saved_model_loads_and_no_process_stays(tmp_path: Path, own_copy: bool) 
 def test_what_is_written_later_is_what_was_planned(tmp_path: Path) -> None:
     model = tiny_gpt(tiny_config())
     at_plan = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    pending = plan_write({"model": model.sharded_state_dict()}, tmp_path, own_copy=True)
+    pending = plan_write({"model": model.sharded_state_dict()}, tmp_path, HostMemory())
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
@@ -61,7 +61,7 @@ def test_what_is_written_later_is_what_was_planned(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     model = tiny_gpt(tiny_config())
-    pending = plan_write({"model": model.sharded_state_dict()}, tmp_path, own_copy=False)
+    pending = plan_write({"model": model.sharded_state_dict()}, tmp_path)
     pending.files[0].mkdir()
     with pytest.raises(IsADirectoryError):
         pending.write()
@@ -75,7 +75,7 @@ def test_names_are_restored_when_the_plan_fails(tmp_path: Path) -> None:
 
     before = held()
     with pytest.raises(FileNotFoundError):
-        plan_write({}, tmp_path / "missing", own_copy=False)
+        plan_write({}, tmp_path / "missing")
     assert held() == before
 
 
@@ -87,8 +87,8 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "common/common.pt").symlink_to("/dev/full")
     with pytest.raises(OSError, match="torch could not write an archive"):
-        plan_write(dict(state), tmp_path / "common", own_copy=False)
-    pending = plan_write(dict(state), tmp_path / "tensors", own_copy=False)
+        plan_write(dict(state), tmp_path / "common")
+    pending = plan_write(dict(state), tmp_path / "tensors")
     for file in pending.files:
         file.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left on device"):
