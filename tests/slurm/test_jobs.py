@@ -57,6 +57,8 @@ def test_vllm_on_other_nodes(layout: str, nodes: Cluster, tmp_path: Path) -> Non
     python = os.environ.get("MEGARL_VLLM_PYTHON", sys.executable)
     assert shutil.which(python)
     served = ("rollout.engine=vllm", "sync.transport=broadcast", "engine.kv_cache_gib=0.1", "sync.bucket_mib=1")
+    # the machine does other things too
+    served += ("engine.health_timeout_s=300", "engine.update_timeout_s=600", "sync.timeout_s=600")
     run.submit(
         *served, f"engine.python={python}", "rl.steps=2", layout=layout, requeue={"enabled": False}, engine={"nodes": 1}
     )
