@@ -25,7 +25,8 @@ _POLL_S = 0.2
 def serve(recipe: Recipe, announce: Path) -> int:
     """Starts a server that listens on all interfaces and asks for the token, and waits until it ends.
 
-    Once it listens, its URL is the one line of a file NAME.url in the folder `announce`.
+    Once it listens, its URL is the one line of a file NAME.url in the folder `announce`; its log is in NAME/ there,
+    since the run's own folder is the trainer's to make.
 
     Args:
         recipe: says how.
@@ -49,7 +50,7 @@ def serve(recipe: Recipe, announce: Path) -> int:
     announce.mkdir(parents=True, exist_ok=True)
     # two servers of one job may be on one node
     name = f"{socket.gethostname()}-{os.environ.get('SLURM_PROCID', '0')}"
-    folder = Path(recipe.output_dir) / "engine" / name
+    folder = announce / name
     vocab_size = len(build_tokenizer(recipe.tokenizer))
     FAMILIES[recipe.model.family].hf_config(recipe.model, vocab_size).save_pretrained(folder)
     process, port = _listening(recipe, folder, token)

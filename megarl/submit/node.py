@@ -52,8 +52,8 @@ def _begin(given: argparse.Namespace) -> int:
 def _end(given: argparse.Namespace) -> int:
     """Records the attempt, and prints what becomes of the job."""
     run = Path(given.run)
-    for part in ("rendezvous", "servers"):
-        shutil.rmtree(_folder(run, part, given.attempt), ignore_errors=True)
+    # the servers' logs stay
+    shutil.rmtree(_folder(run, "rendezvous", given.attempt), ignore_errors=True)
     bad = tuple(filter(None, given.bad.split(",")))
     now = Attempt(given.attempt, given.code, given.stopped, bad, reached(run), saved(run), is_done(run))
     decided, reason = attempts.record(run, given.submission, now, _limits(given))

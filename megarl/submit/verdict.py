@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["done", "again", "stop"]
+Verdict = Literal["done", "again", "left", "stop"]
+"""Over; tried again by this job; left to the next job of a chain; given up, by all jobs of the submission."""
 
 _USER_ERROR = 2
 
@@ -14,7 +15,7 @@ class Limits:
     """What a profile's `requeue` and `health` allow.
 
     Attributes:
-        requeue: whether anything is tried again.
+        requeue: whether a job tries again by itself.
         same_step: failures in a row at one step of the run.
         failures: failures in all.
         excluded: bad nodes in all.
@@ -60,13 +61,18 @@ def verdict(before: Sequence[Attempt], now: Attempt, limits: Limits) -> tuple[Ve
         now: the one that ended.
         limits: what is allowed.
     """
+    decided, reason = _decided(before, now, limits)
+    if decided == "again" and not limits.requeue:
+        return "left", f"{reason}; requeue.enabled=false leaves the run to the next job"
+    return decided, reason
+
+
+def _decided(before: Sequence[Attempt], now: Attempt, limits: Limits) -> tuple[Verdict, str]:
     attempts = [*before, now]
     if now.done or now.code == 0:
         return "done", "the run came to its end"
     if now.stopped == "USR2":
         return "stop", "the job was cancelled; the run goes on from its checkpoint where it is submitted again"
-    if not limits.requeue:
-        return "stop", "requeue.enabled=false; the run goes on from its checkpoint where it is submitted again"
     if now.bad:
         nodes = {node for attempt in attempts for node in attempt.bad}
         if len(nodes) > limits.excluded:

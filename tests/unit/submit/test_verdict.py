@@ -69,11 +69,12 @@ def test_cancelled_is_cancelled(by: str) -> None:
     assert of(stopped("1-rl-00000009", by)) == "stop"
 
 
-def test_without_requeue_nothing_comes_back() -> None:
+def test_without_requeue_the_next_job_goes_on() -> None:
     never = replace(LIMITS, requeue=False)
-    assert of(stopped("1-rl-00000009"), limits=never) == "stop"
-    assert of(FAILED, limits=never) == "stop"
-    assert of(replace(FAILED, bad=("n1",)), limits=never) == "stop"
+    assert of(stopped("1-rl-00000009"), limits=never) == "left"
+    assert of(FAILED, limits=never) == "left"
+    assert of(replace(FAILED, bad=("n1",)), limits=never) == "left"
+    assert of(FAILED, FAILED, FAILED, limits=never) == "stop"
 
 
 def test_bad_nodes_are_left_out_up_to_a_number_of_them() -> None:
