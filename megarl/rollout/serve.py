@@ -36,10 +36,13 @@ def serve(recipe: Recipe, announce: Path) -> int:
         The server's exit code.
 
     Raises:
-        UserError: the recipe has no servers of its own, or there is no token.
+        UserError: the recipe has no servers of its own or keeps them on this machine, or there is no token.
     """
     if recipe.rollout.engine == "embedded":
         raise refusal("rollout.engine", "embedded", "has no server", "set rollout.engine=vllm or sglang")
+    if not recipe.engine.allow_remote:
+        reason = "keeps servers on this machine, and this one listens on all of its interfaces"
+        raise refusal("engine.allow_remote", False, reason, "set engine.allow_remote=true")
     token = os.environ.get(recipe.engine.token_variable)
     if not token:
         raise UserError(

@@ -196,15 +196,20 @@ def _check_fit(recipe: Recipe, profile: Profile) -> None:
         )
 
 
+_REMOTE = "engine.allow_remote=true"
+"""Trainer and servers are on different nodes, and have the token that this takes."""
+
+
 def _run(task: Task, profile: Profile, staged: Mapping[str, Staged]) -> Run:
     local = tuple(f"{key}={format_value(copy.target)}" for key, copy in staged.items())
-    trainer = (*task.overrides, *local)
+    trainer = servers = (*task.overrides, *local)
     if profile.layout != "colocated":
         plain = type(task.recipe.engine)()
         given = [name for name in _OF_OWN_SERVERS if getattr(task.recipe.engine, name) != getattr(plain, name)]
         trainer += tuple(f"engine.{name}={format_value(getattr(plain, name))}" for name in given)
-        trainer += ("engine.allow_remote=true",)
-    return Run(task.recipe.output_dir, trainer, (*task.overrides, *local))
+        trainer += (_REMOTE,)
+        servers += (_REMOTE,)
+    return Run(task.recipe.output_dir, trainer, servers)
 
 
 def _staged(recipe: Recipe, profile: Profile) -> dict[str, Staged]:

@@ -89,5 +89,5 @@ def test_the_trainer_beside_servers_is_not_told_how_to_start_them(tmp_path: Path
     overrides = (*SERVED, "engine.tensor=2", "engine.kv_cache_gib=1")
     job = build_job(RECIPE, demo_tasks(overrides), loaded(tmp_path, layout="split"), "now", {})
     (run,) = job.runs
-    assert run.servers == overrides
+    assert run.servers == (*overrides, "engine.allow_remote=true")
     assert run.trainer == (*overrides, "engine.tensor=1", "engine.kv_cache_gib=null", "engine.allow_remote=true")
