@@ -94,9 +94,12 @@ class Cluster:
         return done.stdout
 
     def state(self, job: str) -> str:
-        """A job's state, such as RUNNING, or '' for one that SLURM has forgotten."""
-        words = self.run("squeue", "--noheader", "--states=all", "--format=%i %T").splitlines()
-        return next((line.split()[1] for line in words if line.split()[0] == job), "")
+        """A job's state, such as RUNNING, or '' where SLURM has forgotten it, or does not answer at the moment."""
+        command = ["squeue", "--noheader", "--states=all", "--format=%i %T"]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=300)
+        words = [line.split() for line in done.stdout.splitlines()]
+        # the first component speaks for a heterogeneous job
+        return next((state for name, state in words if name in (job, f"{job}+0")), "")
 
     def lose_power(self, node: str) -> None:
         """Kills a node with everything on it."""

@@ -75,8 +75,10 @@ class Submitted:
     def wait_for(self, state: str, job: str | None = None) -> None:
         """Waits for a state of a job, its first where none is named."""
         named = job or self.job
+        ends = {state, "COMPLETED", "FAILED"}
         try:
-            self.cluster.wait_until(lambda: self.cluster.state(named) == state)
+            self.cluster.wait_until(lambda: self.cluster.state(named) in ends)
+            assert self.cluster.state(named) == state
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.output()}") from None
 
