@@ -1,24 +1,12 @@
 """`megarl drift`: what the log-probs of trainer and engine say of each other."""
 
 import argparse
-from typing import Any, Protocol
 
+from megarl.commands.command import Command
 from megarl.commands.drift import compare, diagnose, measure, report, selftest
 
-
-class Part(Protocol):
-    """A command of `megarl drift`: a module of this folder."""
-
-    HELP: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares its arguments."""
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Runs it and returns the exit code."""
-
-
-PARTS: dict[str, Part] = {
+HELP = "look into the drift between trainer and engine"
+PARTS: dict[str, Command] = {
     "report": report,
     "compare": compare,
     "diagnose": diagnose,
@@ -28,10 +16,9 @@ PARTS: dict[str, Part] = {
 """By their names on the command line."""
 
 
-def add_parsers(commands: Any) -> None:
-    """Adds `drift` and its own commands. Args: commands: what argparse's `add_subparsers` returned."""
-    drift = commands.add_parser("drift", help="look into the drift between trainer and engine")
-    parts = drift.add_subparsers(dest="part", required=True, metavar="PART")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares its own commands and their arguments."""
+    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
     for name, part in PARTS.items():
         part.add_arguments(parts.add_parser(name, help=part.HELP))
 

@@ -4,6 +4,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from megarl.commands.command import add_recipe
 from megarl.config.errors import UserError
 
 HELP = "have an engine generate, score with both sides, and name what makes them differ"
@@ -13,8 +14,7 @@ _SHARD_BYTES = 5_000_000_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML: model, precision, engine, sampling")
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="override of a key of the recipe")
+    add_recipe(parser)
     parser.add_argument(
         "--trainer", type=Path, metavar="FOLDER", help="a run, a checkpoint, or a model in Hugging Face layout"
     )
