@@ -27,9 +27,12 @@ def test_a_hung_rank(name: str, holds_python: bool, tmp_path: Path) -> None:
     assert f"took more than faults.phase_timeout_s={LIMIT_S}; the stacks of all ranks are in {folder}/stacks" in (
         finished.stderr
     )
-    stacks = [(folder / STACKS / f"rank-0000{rank}.txt").read_text() for rank in (0, 1)]
-    assert "planted.py" in stacks[1] and "hook" in stacks[1]
-    assert "train.py" in stacks[0] and "in _run_phases" in stacks[0]
+    hung = (folder / STACKS / "rank-00001.txt").read_text()
+    assert "planted.py" in hung and "hook" in hung
+    if not holds_python:
+        # else rank 1 ends at its limit, and the lost connection may end rank 0 before its own
+        waiting = (folder / STACKS / "rank-00000.txt").read_text()
+        assert "train.py" in waiting and "in _run_phases" in waiting
     assert CheckpointStore(folder / "checkpoints", keep=2).newest() is not None
     resumed = train(*settings)
     assert resumed.returncode == 0, resumed.stderr
