@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from megarl.data.tokenizer import save_tokenizer
 from megarl.megatron.hf_folder import HFFolder
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.policy import FrozenModel
+from megarl.observe.files import sync_to_disk
 
 _BESIDE_THE_WEIGHTS = (".json", ".txt", ".model", ".jinja")
 """Endings of the files that a folder holds beside its weights: configurations and the tokenizer."""
@@ -89,12 +89,12 @@ def replacing(folder: Path) -> Iterator[Path]:
     beside.mkdir(parents=True)
     yield beside
     for path in (*beside.iterdir(), beside):
-        _sync(path)
+        sync_to_disk(path)
     shutil.rmtree(before, ignore_errors=True)
     if folder.exists():
         folder.rename(before)
     beside.rename(folder)
-    _sync(folder.parent)
+    sync_to_disk(folder.parent)
     shutil.rmtree(before, ignore_errors=True)
 
 
@@ -108,12 +108,3 @@ def _write_config(
     # engines read the names that transformers 5 no longer writes, such as num_experts
     held |= {alias: held[own] for alias, own in config.attribute_map.items() if own in held}
     (folder / "config.json").write_text(json.dumps(held, indent=1, sort_keys=True, default=str))
-
-
-def _sync(path: Path) -> None:
-    """Has a file's bytes, or a folder's names, on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,7 +17,7 @@ from typing import Any
 from megarl.checkpoint.retention import Retention
 from megarl.checkpoint.state import RunState
 from megarl.config.errors import RunFolderError
-from megarl.observe.files import write_atomic
+from megarl.observe.files import sync_to_disk, write_atomic
 
 MANIFEST = "manifest.json"
 _WRITING = ".writing"
@@ -65,7 +65,7 @@ class CheckpointStore:
         write_atomic(self.staging / MANIFEST, json.dumps(manifest, indent=1).encode())
         # the names of what is in it, before the folder counts
         for path in {file.parent for file in paths.values()}:
-            _sync_folder(path)
+            sync_to_disk(path)
         final = self.folder / state.folder_name
         replaced = self.folder / _REPLACED
         shutil.rmtree(replaced, ignore_errors=True)
@@ -91,7 +91,7 @@ class CheckpointStore:
         except OSError:
             if self.staging.exists() or not final.exists():
                 raise
-        _sync_folder(self.folder)
+        sync_to_disk(self.folder)
         if self.staging.exists() or _manifest(final).get("digest") != digest:
             raise OSError(errno.EIO, f"a rename was reported and not made, of {self.staging} to {final.name}")
 
@@ -175,9 +175,3 @@ def _manifest_digest(manifest: dict[str, Any]) -> str:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)

@@ -12,12 +12,12 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from megarl.config.build import build, check_values, value_at
 from megarl.config.check_init import with_init_layer
 from megarl.config.check_keys import check_layer
-from megarl.config.check_ranges import check_range, check_storable
 from megarl.config.compose import Layer, file_layers, override_layer
 from megarl.config.errors import RecipeError
-from megarl.config.keys import join, keys, sections
+from megarl.config.keys import keys
 from megarl.config.provenance import leaves, sources
 from megarl.config.resume import FREE_ON_RESUME, LAYOUT_ON_RESUME
 from megarl.config.schema import Recipe
@@ -57,8 +57,8 @@ def load_recipe(path: str | PathLike[str], overrides: Sequence[str] = ()) -> Loa
     layers = with_init_layer(_resolve(copy.deepcopy(layers)), layers)
     tree = _resolve(layers)
     origin = sources(tree, layers)
-    _check_values(tree, origin)
-    recipe = _build(Recipe, tree, "")
+    check_values(tree, origin, Recipe)
+    recipe: Recipe = build(Recipe, tree)
     validate(recipe)
     return Loaded(recipe, asdict(recipe), origin)
 
@@ -72,7 +72,7 @@ def recipe_hash(recipe: Recipe) -> str:
     tree = asdict(recipe)
     for dotted in (*FREE_ON_RESUME, *LAYOUT_ON_RESUME):
         prefix, _, name = dotted.rpartition(".")
-        del _at(tree, prefix)[name]
+        del value_at(tree, prefix)[name]
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -84,18 +84,10 @@ def recipe_from_tree(tree: dict[str, Any]) -> Recipe:
         RecipeError: it has a key that this version does not know.
     """
     try:
-        recipe: Recipe = _build(Recipe, tree, "")
+        recipe: Recipe = build(Recipe, tree)
     except TypeError as error:
         raise RecipeError(f"The run's recipe is of another version of megarl ({error}); use that one.") from error
     return recipe
-
-
-def _check_values(tree: dict[str, Any], origin: dict[str, str]) -> None:
-    for path, value in leaves(tree):
-        check_storable(".".join(path), value, origin[".".join(path)])
-    for dotted, key in keys().items():
-        if key.kind is not dict:
-            check_range(key, _at(tree, dotted), origin[dotted])
 
 
 def _resolve(layers: Sequence[Layer]) -> dict[str, Any]:
@@ -148,18 +140,3 @@ def _emptied(tree: dict[str, Any]) -> list[str]:
 def _interpolated(layers: Sequence[Layer]) -> list[str]:
     found = [path for layer in layers for path, value in leaves(layer.tree) if isinstance(value, str) and "${" in value]
     return [".".join(path) for path in found]
-
-
-def _build(section: type, tree: dict[str, Any], path: str) -> Any:
-    values = {}
-    for name, value in tree.items():
-        dotted = join(path, name)
-        values[name] = _build(sections()[dotted], value, dotted) if dotted in sections() else value
-    return section(**values)
-
-
-def _at(tree: dict[str, Any], dotted: str) -> Any:
-    node: Any = tree
-    for name in dotted.split(".") if dotted else ():
-        node = node[name]
-    return node

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -14,7 +13,7 @@ from megarl.diagnose.transformers_model import DTYPES, TransformersModel
 from megarl.drift.diagnosis import Rollouts, Sampling, diagnose
 from megarl.drift.diagnosis.computation import Dtype
 from megarl.dumps.errors import DumpError
-from megarl.dumps.parquet import open_parquet, read_header
+from megarl.dumps.parquet import open_parquet, read_batches, read_header
 
 _COLUMNS = (
     "prompt_ids",
@@ -88,12 +87,12 @@ def read_rollouts(path: Path, count: int) -> Rollouts:
     Raises:
         DumpError: the file lacks a column, is damaged, holds no response, or was sampled in several ways.
     """
-    file: pq.ParquetFile = open_parquet(path)
-    missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
+    there = open_parquet(path).schema_arrow.names
+    missing = [name for name in _COLUMNS if name not in there]
     if missing:
         raise DumpError(f"{path} has no column {missing[0]}; diagnose needs megarl's own, as docs/dumps.md lists them.")
     rows: list[Mapping[str, Any]] = []
-    for batch in file.iter_batches(batch_size=max(1, count), columns=list(_COLUMNS)):
+    for batch in read_batches(path, max(1, count), _COLUMNS):
         rows += [row for row in batch.to_pylist() if row["response_ids"]]
         if len(rows) >= count:
             break

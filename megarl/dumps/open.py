@@ -8,18 +8,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from megarl.dumps.errors import DumpError
 from megarl.dumps.folder import DUMPS_FOLDER, dump_files
 from megarl.dumps.importers import ROW_FORMATS, RowFormat
 from megarl.dumps.importers.row import Row, checked, to_responses
-from megarl.dumps.parquet import open_parquet, read_header, read_responses
+from megarl.dumps.parquet import ROWS, open_parquet, read_batches, read_header, read_responses
 from megarl.dumps.responses import Responses
 from megarl.dumps.schema import HEADER_KEY
-
-_ROWS = 256
 
 
 class _Read(Protocol):
@@ -124,7 +119,7 @@ def _read_rows(path: Path, layout: RowFormat) -> Iterator[Responses]:
     for number, fields in enumerate(_parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)):
         layout.check(path, fields)
         held.append(checked(path, layout.name, number, partial(layout.read, fields, number)))
-        if len(held) == _ROWS:
+        if len(held) == ROWS:
             yield to_responses(path, held)
             held = []
     if held:
@@ -132,13 +127,8 @@ def _read_rows(path: Path, layout: RowFormat) -> Iterator[Responses]:
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    file: pq.ParquetFile = open_parquet(path)
-    try:
-        for batch in file.iter_batches(batch_size=_ROWS):
-            yield from batch.to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise DumpError(f"{path} is damaged ({reason}); copy it again.") from error
+    for batch in read_batches(path, ROWS):
+        yield from batch.to_pylist()
 
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Reads megarl's own dumps, a few responses at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +31,24 @@ def open_parquet(path: Path) -> pq.ParquetFile:
         raise DumpError(
             f"{path} is no whole parquet file ({reason}); it was cut short, or is something else: copy it again."
         ) from error
+
+
+def read_batches(path: Path, rows: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The file's rows, at most `rows` at a time. Args: columns: those to read; None for all.
+
+    Raises:
+        DumpError: the file is not whole, or its pages are damaged.
+    """
+    batches = open_parquet(path).iter_batches(batch_size=rows, columns=columns)
+    while True:
+        try:
+            batch = next(batches, None)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).split("\n")[0].rstrip(".")
+            raise DumpError(f"{path} is damaged ({reason}); copy it again.") from error
+        if batch is None:
+            return
+        yield batch
 
 
 def read_header(path: Path) -> tuple[Header, dict[int, str]]:
@@ -66,13 +84,8 @@ def read_responses(path: Path) -> Iterator[Responses]:
     Raises:
         DumpError: lists of unequal lengths, NaN, a missing value, or damaged pages.
     """
-    file = open_parquet(path)
-    try:
-        for batch in file.iter_batches(batch_size=ROWS, columns=list(READ)):
-            yield _responses(path, batch)
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).split("\n")[0].rstrip(".")
-        raise DumpError(f"{path} is damaged ({reason}); copy it again.") from error
+    for batch in read_batches(path, ROWS, READ):
+        yield _responses(path, batch)
 
 
 def _responses(path: Path, batch: pa.RecordBatch) -> Responses:

@@ -7,6 +7,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from megarl.config.errors import RunFolderError
 from megarl.observe.summary import read_run, summarise
@@ -27,7 +28,8 @@ def comparison(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     table = Table(box=SIMPLE_HEAD)
     table.add_column("measure", no_wrap=True)
     for name, _ in summaries:
-        table.add_column(name, justify="right")
+        # as text: rich would take the [x] of a path for markup
+        table.add_column(Text(name), justify="right")
     for label, read in _rows([summary for _, summary in summaries]):
         values = [read(summary) for _, summary in summaries]
         if any(value is not None for value in values):

@@ -38,11 +38,16 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     finally:
         beside.unlink(missing_ok=True)
     # The new name is in the folder's own data: without this a power cut can bring the old file back.
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_to_disk(path.parent)
+
+
+def sync_to_disk(path: Path) -> None:
+    """Has a file's bytes, or a folder's names, on the disk. Raises: OSError: they do not get there."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def write_json_atomic(path: Path, value: Mapping[str, Any]) -> None:

@@ -1,14 +1,13 @@
 """One or several servers as one engine: spreads requests, keeps groups together, outlives a server that dies."""
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from megarl.rollout.engine import EngineError, EngineLost, ResponseAborted
+from megarl.rollout.placement import placed, written_by
 from megarl.rollout.replica import Replica, ServerUnreachableError
 from megarl.rollout.types import Completion, Request, SamplingParams
 
@@ -177,7 +176,7 @@ class Fleet:
         self, requests: Sequence[Request], waiting: Sequence[int], live: Sequence[int], sampling: SamplingParams
     ) -> dict[int, Completion]:
         """Each waiting request once at the server that it is given to; what a lost server had is left out."""
-        place = _placed([requests[number] for number in waiting], live)
+        place = placed([requests[number] for number in waiting], live)
         with ThreadPoolExecutor(self._max_concurrent * len(live), thread_name_prefix="rollout") as pool:
             futures = {
                 number: pool.submit(self.generate_at, server, requests[number], sampling)
@@ -200,9 +199,9 @@ class Fleet:
             if server in self._lost or server in self._starting or self._starts[server] != starts:
                 return None
             try:
-                return _written_by(server, replica.generate(request, sampling))
+                return written_by(server, replica.generate(request, sampling))
             except ResponseAborted as aborted:
-                aborted.partial = _written_by(server, aborted.partial)
+                aborted.partial = written_by(server, aborted.partial)
                 raise
             except (ServerUnreachableError, EngineError) as error:
                 if server in self._lost or self._starts[server] != starts:
@@ -289,17 +288,3 @@ class Fleet:
         if refused is not None:
             raise refused
         return [future.result() for future in futures]
-
-
-def _written_by(server: int, completion: Completion) -> Completion:
-    return replace(completion, versions=tuple(replace(span, replica=server) for span in completion.versions))
-
-
-def _placed(requests: Sequence[Request], servers: Sequence[int]) -> list[int]:
-    """A server for each request: all of a prompt at one, which then reads it once, and at the one with the least."""
-    load = dict.fromkeys(servers, 0)
-    of_prompt: dict[str, int] = {}
-    for name, count in Counter(request.problem_id for request in requests).items():
-        of_prompt[name] = min(load, key=lambda server: load[server])
-        load[of_prompt[name]] += count
-    return [of_prompt[request.problem_id] for request in requests]

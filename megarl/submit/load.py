@@ -8,11 +8,10 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from megarl.config.build import build, check_values
 from megarl.config.check_keys import check_layer
-from megarl.config.check_ranges import check_range, check_storable
 from megarl.config.compose import Layer, override_layer
-from megarl.config.keys import join, keys, sections
-from megarl.config.provenance import leaves, sources
+from megarl.config.provenance import sources
 from megarl.config.refusal import in_words
 from megarl.config.yaml_text import parse_mapping
 from megarl.submit.profile import Profile, ProfileError
@@ -50,12 +49,8 @@ def load_profile(path: Path, settings: Sequence[str] = ()) -> Profile:
         reason = str(error).split("\n")[0].rstrip(".")
         raise ProfileError(f"{path} cannot be read as a profile: {reason}; mend it there.") from error
     origin = sources(tree, layers)
-    for names, value in leaves(tree):
-        check_storable(".".join(names), value, origin[".".join(names)])
-    for dotted, key in keys(Profile).items():
-        if key.kind is not dict:
-            check_range(key, _at(tree, dotted), origin[dotted])
-    profile: Profile = _build(Profile, tree, "")
+    check_values(tree, origin, Profile)
+    profile: Profile = build(Profile, tree)
     check(profile)
     return profile
 
@@ -105,19 +100,3 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ProfileError(f"The profile {path} cannot be read: {reason}; check the path.") from error
-
-
-def _build(section: type, tree: dict[str, Any], path: str) -> Any:
-    values = {}
-    for name, value in tree.items():
-        dotted = join(path, name)
-        known = sections(Profile)
-        values[name] = _build(known[dotted], value, dotted) if dotted in known else value
-    return section(**values)
-
-
-def _at(tree: dict[str, Any], dotted: str) -> Any:
-    node: Any = tree
-    for name in dotted.split("."):
-        node = node[name]
-    return node

@@ -69,11 +69,6 @@ class Rollouts:
         return self.ids_BT[self.mask_BT]
 
     @cached_property
-    def positions_N(self) -> Tensor:  # noqa: N802 - a tensor, named by its shape
-        """Each token's place in its response, from 0."""
-        return self.mask_BT.nonzero()[:, 1] - self.prompt_lengths_B[self.rows_N]
-
-    @cached_property
     def engine_N(self) -> Tensor:  # noqa: N802 - a tensor, named by its shape
         """The engine's log-probs, fp64."""
         return self.engine_log_probs_BT[self.mask_BT].double()

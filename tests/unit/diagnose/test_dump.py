@@ -92,3 +92,14 @@ def test_another_trainers_file_is_refused_with_the_column(tmp_path: Path) -> Non
     pq.write_table(pa.table({"response_ids": [[1]]}), tmp_path / "other.parquet")
     with pytest.raises(DumpError, match="has no column prompt_ids"):
         read_rollouts(tmp_path / "other.parquet", 10)
+
+
+def test_damaged_pages_are_told(rollouts: Rollouts, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", rollouts)
+    data = bytearray(path.read_bytes())
+    # the footer, which says where the pages are, stays whole
+    for place in range(4, len(data) // 2):
+        data[place] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(DumpError, match=r"a\.parquet is damaged"):
+        read_rollouts(path, 64)

@@ -2,8 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from megarl.cli import main
+from megarl.observe.compare import comparison
 
 
 def test_two_runs_side_by_side(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,3 +29,12 @@ def test_a_folder_without_steps_is_named(tmp_path: Path, capsys: pytest.CaptureF
     assert str(tmp_path) in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "none")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_run_is_named_as_it_is_called() -> None:
+    """Rich would take the brackets for markup."""
+    steps = {"rl": {"steps": 1, "tokens_per_s": {}, "seconds": {}, "metrics": {}}}
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(comparison([("runs/[red]hot", steps)]))
+    assert "runs/[red]hot" in captured.get()
