@@ -211,7 +211,9 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     )
     convert.add_argument("source", metavar="SOURCE", type=Path, help="run, checkpoint, or Hugging Face folder")
     convert.add_argument("target", metavar="TARGET", type=Path, help="new folder")
-    convert.add_argument("--shard-gb", type=float, default=5.0, help="largest file of weights, in GB of 10^9 bytes")
+    convert.add_argument(
+        "--shard-gb", type=float, default=5.0, metavar="GB", help="largest file, in 10^9 bytes; 5 if not given"
+    )
     compared = commands.add_parser("compare", help="print reward, pass@k, drift and speed of runs side by side")
     compared.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folder of a run")
     drift.add_parsers(commands)
@@ -221,11 +223,13 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     submit = _add_slurm(commands)
     for command in (train, config, plan, check, serve, submit):
         command.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML")
-        command.add_argument("overrides", metavar="key=value", nargs="*", help="override of a key of the recipe")
+        command.add_argument(
+            "overrides", metavar="key=value", nargs="*", default=[], help="override of a key of the recipe"
+        )
     # argparse ends a list of positional arguments at the first option; overrides may go on behind it.
     arguments, rest = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in rest) or (rest and "overrides" not in arguments):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
-        arguments.overrides += rest
+        arguments.overrides = [*arguments.overrides, *rest]
     return arguments

@@ -14,7 +14,7 @@ _SHARD_BYTES = 5_000_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML: model, precision, engine, sampling")
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="override of a key of the recipe")
+    parser.add_argument("overrides", metavar="key=value", nargs="*", default=[], help="override of a key of the recipe")
     parser.add_argument(
         "--trainer", type=Path, metavar="FOLDER", help="a run, a checkpoint, or a model in Hugging Face layout"
     )
