@@ -48,5 +48,5 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     if any(word.startswith("-") for word in rest) or (rest and "overrides" not in arguments):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
-        arguments.overrides += rest
+        arguments.overrides = [*arguments.overrides, *rest]
     return arguments

@@ -151,4 +151,7 @@ def _tool_version(command: str) -> str | None:
     if shutil.which(command) is None:
         return None
     answer = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=20, check=False)
-    return (answer.stdout or answer.stderr).strip() or "present, gives no version"
+    words = (answer.stdout or answer.stderr).strip().split("\n")[0]
+    if answer.returncode != 0:
+        return f"present, but does not run here: {words or f'exit code {answer.returncode}'}"
+    return words or "present, gives no version"

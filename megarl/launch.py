@@ -38,7 +38,7 @@ def train(loaded: Loaded, arguments: Sequence[str]) -> int:
     stop = StopFlag()
     stop.install()
     recipe = loaded.recipe
-    if (code := _elsewhere(recipe, ["train", *arguments], stop)) is not None:
+    if (code := _elsewhere(recipe, ["train", *arguments], stop, writes=True)) is not None:
         return code
     from megarl.loop.train import train as train_here
 
@@ -76,19 +76,26 @@ def sync_check(loaded: Loaded, arguments: Sequence[str]) -> int:
         Exit code: 0 where the engine holds the trainer's weights, 1 where it does not.
 
     Raises:
-        UserError: the recipe, its data or its folder cannot be used; nothing was started then.
+        UserError: the recipe or its data cannot be used; nothing was started then.
     """
     stop = StopFlag()
     stop.install()
-    if (code := _elsewhere(loaded.recipe, ["sync-check", *arguments], stop)) is not None:
+    if (code := _elsewhere(loaded.recipe, ["sync-check", *arguments], stop, writes=False)) is not None:
         return code
     from megarl.loop.sync_check import sync_check as check_here
 
     return check_here(loaded.recipe)
 
 
-def _elsewhere(recipe: Recipe, command: Sequence[str], stop: StopFlag) -> int | None:
-    """The exit code of the workers that were started for a command; None where it is to be run in this process."""
+def _elsewhere(recipe: Recipe, command: Sequence[str], stop: StopFlag, *, writes: bool) -> int | None:
+    """The exit code of the workers that were started for a command; None where it is to be run in this process.
+
+    Args:
+        recipe: checked by itself; what it finds on this machine is checked here.
+        command: what a worker runs.
+        stop: set by signals.
+        writes: whether the command writes to the run's folder, which must then be this recipe's.
+    """
     joined = joined_world()
     if joined is not None and joined.world_size != recipe.parallel.world_size:
         raise RecipeError(
@@ -98,13 +105,13 @@ def _elsewhere(recipe: Recipe, command: Sequence[str], stop: StopFlag) -> int | 
     if LAUNCHER_PID in os.environ:
         _die_with_launcher()
         return None
-    _preflight(recipe)
+    _preflight(recipe, writes=writes)
     if joined is None and recipe.parallel.world_size > 1:
         return _run_workers(command, recipe, stop)
     return None
 
 
-def _preflight(recipe: Recipe) -> None:
+def _preflight(recipe: Recipe, *, writes: bool) -> None:
     """Finds the user's mistakes that the recipe alone does not show, before any process or file is made."""
     from megarl.data.registry import build_source
     from megarl.data.tokenizer import build_tokenizer, check_prompt_lengths
@@ -129,7 +136,8 @@ def _preflight(recipe: Recipe) -> None:
     check_precision(recipe.precision)
     check_transport(recipe.sync)
     check_engine_here(recipe)
-    check_folder(recipe)
+    if writes:
+        check_folder(recipe)
     build_objective(recipe.rl.objective)
     build_reward(recipe)
     tokenizer = build_tokenizer(recipe.tokenizer)

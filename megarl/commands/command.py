@@ -20,7 +20,7 @@ class Command(Protocol):
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Declares `recipe`, a path as text, and `overrides`, a list of `key=value`."""
     parser.add_argument("recipe", metavar="RECIPE", help="recipe file, YAML")
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="override of a key of the recipe")
+    parser.add_argument("overrides", metavar="key=value", nargs="*", default=[], help="override of a key of the recipe")
 
 
 def add_logs(parser: argparse.ArgumentParser) -> None:

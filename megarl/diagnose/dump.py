@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from megarl.config.hf_config import read_config
 from megarl.diagnose.show import show
 from megarl.diagnose.transformers_model import DTYPES, TransformersModel
-from megarl.drift.diagnosis import Rollouts, Sampling, diagnose
+from megarl.drift.diagnosis import Diagnosis, Rollouts, Sampling, diagnose
 from megarl.drift.diagnosis.computation import Dtype
 from megarl.dumps.errors import DumpError
 from megarl.dumps.parquet import open_parquet, read_batches, read_header
@@ -50,8 +51,10 @@ def diagnose_dump(
         0, or 1 where a cause was found.
 
     Raises:
-        DumpError: the file is no such dump.
+        DumpError: the file is no such dump, or `model` is not what it was scored with.
     """
+    if path.is_dir():
+        raise DumpError(f"{path} is a folder, and the weights differ at each step; name one step's file in it.")
     rollouts = read_rollouts(path, responses)
     built = None
     if model is not None:
@@ -62,13 +65,32 @@ def diagnose_dump(
         begin = None if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer).bos_token_id
         built = TransformersModel(models, precision, openers=() if begin is None else ((begin,), (begin, begin)))
     diagnosis = diagnose(rollouts, built)
+    _check_weights(diagnosis, path, model)
     show(diagnosis)
     return 1 if diagnosis.findings else 0
+
+
+def _check_weights(diagnosis: Diagnosis, path: Path, model: Path | None) -> None:
+    """Refuses weights that neither side of a dump without a drift computed with.
+
+    Experiments on them would name a cause of the distance to the model, which is none of a drift.
+    """
+    floor, trainer, engine = diagnosis.floor, diagnosis.trainer, diagnosis.engine
+    if floor is None or trainer is None or engine is None:
+        return
+    if diagnosis.drift <= floor.limit < min(trainer, engine):
+        raise DumpError(
+            f"--model={model} is not what {path} was scored with: trainer and engine are {diagnosis.drift:.2g} nats a "
+            f"token apart, which is rounding, and {min(trainer, engine):.2g} from it; give the weights from before "
+            "that step, which the checkpoint of the step before it holds."
+        )
 
 
 def load_model(folder: Path, dtype: Dtype, key: str) -> Any:
     """A model in Hugging Face layout. Args: key: what the user gave the folder as, for refusals."""
     read_config(str(folder), key)
+    # transformers' bar, over weights that are there in a moment
+    disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa")
     return model.eval()
 

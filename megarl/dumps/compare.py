@@ -5,7 +5,6 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from megarl.config.errors import UserError
 from megarl.dumps.differences import UNITS, Difference, differences
@@ -60,25 +59,24 @@ def _enough(dump: Dump) -> Measured:
 
 def _print(first: Path, second: Path, compared: list[Difference], responses: list[int]) -> None:
     table = Table(box=SIMPLE_HEAD, caption_justify="left")
-    table.add_column("measure", no_wrap=True)
-    table.add_column("unit")
-    for name in (str(first), str(second), "difference, 95 %", "p"):
-        # as text: rich would take the [x] of a path for markup
-        table.add_column(Text(name), justify="right")
+    # in 80 columns: the unit goes below the measure, and no number is cut short
+    table.add_column("measure", min_width=16)
+    for name in ("first", "second", "difference, 95 %", "p"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in compared:
         if row.first == row.first and row.second == row.second:
             interval = f"{row.low:+.3g} to {row.high:+.3g}"
             style = "bold" if row.differs else None
             table.add_row(
-                row.name,
-                UNITS[row.name],
+                f"{row.name}\n  {UNITS[row.name]}",
                 f"{row.first:.4g}",
                 f"{row.second:.4g}",
                 interval,
-                f"{row.p_value:.3g}",
+                f"{row.p_value:.2g}",
                 style=style,
             )
     console = Console()
+    console.print(f"first:  {first}\nsecond: {second}", markup=False, highlight=False, soft_wrap=True)
     console.print(table)
     told = [row.name for row in compared if row.differs]
     found = f"They differ in {', '.join(told)}." if told else "No difference is beyond chance."

@@ -22,8 +22,10 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     """The file, its footer read.
 
     Raises:
-        DumpError: it is cut short, or no parquet.
+        DumpError: it is not there, cut short, or no parquet.
     """
+    if not path.exists():
+        raise DumpError(f"{path} does not exist; name a dump file.")
     try:
         return pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:

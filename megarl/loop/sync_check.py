@@ -161,8 +161,9 @@ def _print(ways: list[Way], copy_s_a_byte: float, wrong: str | None) -> None:
     for way in ways:
         ours = ["", ""]
         if way.packing_s is not None:
-            ours = [f"{way.packing_s:.3f}", f"{way.packing_s / (copy_s_a_byte * way.nbytes):.2f}"]
-        table.add_row(way.name, f"{way.whole_s:.3f}", f"{way.nbytes / way.whole_s / _GB:.2f}", *ours)
+            copies = way.packing_s / (copy_s_a_byte * way.nbytes)
+            ours = [f"{way.packing_s:.3f}", f"{copies:.2f}" if copies < 100 else f"{copies:,.0f}"]
+        table.add_row(way.name, f"{way.whole_s:.3f}", f"{way.nbytes / way.whole_s / _GB:.3g}", *ours)
     console.print(table)
     if ways:
         console.print(str(ways[-1].agreement), markup=False, soft_wrap=True)

@@ -33,8 +33,12 @@ def comparison(summaries: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     for label, read in _rows([summary for _, summary in summaries]):
         values = [read(summary) for _, summary in summaries]
         if any(value is not None for value in values):
-            table.add_row(label, *("" if value is None else format_number(value) for value in values))
+            table.add_row(label, *("" if value is None else _shown(value) for value in values))
     return table
+
+
+def _shown(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else format_number(value)
 
 
 Read = Callable[[Mapping[str, Any]], float | None]
@@ -45,7 +49,7 @@ def _rows(summaries: Sequence[Mapping[str, Any]]) -> list[tuple[str, Read]]:
     seconds = {part for summary in summaries for part in summary["rl"]["seconds"]}
     ks = {k for summary in summaries for side in summary.get("evaluations", {}).values() for k in side["ks"]}
     return [
-        ("RL steps", lambda summary: float(summary["rl"]["steps"])),
+        ("RL steps", lambda summary: int(summary["rl"]["steps"])),
         ("reward, first step", _metric("reward/mean", "first")),
         ("reward, mean of the last 5 steps", _metric("reward/mean", "last_5_mean")),
         *((f"pass@{k}, {when} RL", _pass_at(k, when)) for k in sorted(ks) for when in ("before", "after")),

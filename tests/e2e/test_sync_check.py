@@ -30,6 +30,13 @@ def test_the_embedded_engine_is_in_step(tmp_path: Path, layout: list[str]) -> No
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_that_holds_another_run_is_of_no_concern(tmp_path: Path) -> None:
+    (tmp_path / "note").write_text("mine")
+    ran = sync_check(tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["note"]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, whose memory can be shared")
 def test_gpu_memory_on_a_cpu_is_a_mistake_of_the_recipe(tmp_path: Path) -> None:
     ran = sync_check(tmp_path / "run", "rollout.engine=vllm", "sync.transport=cuda_ipc")

@@ -124,6 +124,12 @@ def test_a_wrong_command_line_is_exit_code_2(arguments: list[str], capsys: pytes
     assert "usage: megarl" in capsys.readouterr().err
 
 
+def test_a_missing_recipe_is_all_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train"])
+    assert capsys.readouterr().err.endswith("error: the following arguments are required: RECIPE\n")
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

@@ -75,6 +75,15 @@ def test_slurm_version_is_what_the_command_prints(monkeypatch: pytest.MonkeyPatc
     assert [finding.found for finding in slurm()] == ["slurm 24.05.1", None]
 
 
+def test_a_slurm_command_that_fails_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    srun = f"{tmp_path}/srun"
+    with open(srun, "w") as file:
+        file.write("#!/bin/sh\necho srun: fatal: no configuration >&2\necho more >&2\nexit 1\n")
+    os.chmod(srun, 0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert slurm()[1].found == "present, but does not run here: srun: fatal: no configuration"
+
+
 def test_the_command_prints_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out

@@ -103,3 +103,23 @@ def test_damaged_pages_are_told(rollouts: Rollouts, tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(DumpError, match=r"a\.parquet is damaged"):
         read_rollouts(path, 64)
+
+
+def test_weights_that_neither_side_had_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clean = Scene.build("llama", 1, "fp32")
+    clean.versions[1].save_pretrained(tmp_path / "older")
+    dump = write(tmp_path / "step-00000001.parquet", clean.rollouts())
+    assert main(["drift", "diagnose", str(dump), "--model", str(tmp_path / "older"), "--responses", "12"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "is not what" in told.err and "the checkpoint of the step before it" in told.err
+
+
+def test_a_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["drift", "diagnose", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["drift", "diagnose", str(tmp_path / "none.parquet")]) == 2
+    assert "none.parquet does not exist" in capsys.readouterr().err

@@ -86,7 +86,10 @@ def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     unknown = rows([4] * 16)
     unknown["reward"] = [np.nan] * 16
     compare(first, second, resamples=200, seed=0)
-    assert "64 and 64 responses. They differ in mean |Delta|" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "64 and 64 responses. They differ in mean |Delta|" in out
+    # nothing is cut short in the 80 columns of a pipe
+    assert f"second: {second}" in out and "…" not in out
     compare(first, first, resamples=200, seed=0)
     assert "No difference is beyond chance." in capsys.readouterr().out
     compare(first, write(tmp_path / "c.parquet", unknown), resamples=200, seed=0)
