@@ -142,6 +142,8 @@ def test_one_step_off_with_nothing_ahead_is_the_synchronous_run(
     assert finished.returncode == 0, finished.stderr
     lines = [reproducible(line) for line in metrics(folder)]
     assert [{name: line.pop(name) for name in AGES} for line in lines] == [dict.fromkeys(AGES, 0.0)] * STEPS
+    # by age, which only asynchronous runs have, all tokens are in one group
+    lines = [{name: value for name, value in line.items() if not name.startswith("drift/age_")} for line in lines]
     assert lines == [reproducible(line) for line in metrics(whole)]
     for name in ("samples.jsonl", "model/model.safetensors"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
