@@ -56,7 +56,7 @@ def checked(recipe: Recipe, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Re
         yield fleet
 
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(command, "_engine", engine)
+    monkeypatch.setattr(command, "engine_of", engine)
     monkeypatch.setattr(command, "build_tokenizer", lambda config: range(VOCAB))
     return recipe
 
