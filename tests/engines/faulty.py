@@ -28,6 +28,8 @@ class FaultySender:
         named = {spec.name: tensor for spec, tensor in zip(bucket.specs, tensors, strict=True)}
         changed = self._change(named)
         where = self._sender.write(slot, bucket, [changed[spec.name] for spec in bucket.specs])
+        if not self._left_out:
+            return where
         return {**where, "contents": [entry for entry in where["contents"] if entry[0] not in self._left_out]}
 
     @property
