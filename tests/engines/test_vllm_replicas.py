@@ -52,6 +52,7 @@ def servers(two: Recipe) -> Iterator[Fleet]:
         made.revive()
         for replica in made._replicas:
             replica.__class__ = WatchedReplica
+        watched(made)
         yield made
     finally:
         made.close()
