@@ -20,6 +20,8 @@ from tests.forked import fork, kill, world_environment
 from tests.runs import command, environment
 
 TIMEOUT_S = 240.0
+GRACE_S = 5.0
+"""For the other ranks, once one has failed."""
 
 
 @dataclass(frozen=True)
@@ -98,5 +100,9 @@ def finished(
     with forked(arguments, start, *more) as run:
         while (status := run.poll()) is None:
             assert time.monotonic() < deadline, f"not over after {timeout_s:g} s: {run.stdout.read()}"
+            time.sleep(0.02)
+        # of a mistake that all ranks find, rank 0 tells
+        grace = time.monotonic() + GRACE_S
+        while status and any(rank.exitcode is None for rank in run.ranks) and time.monotonic() < grace:
             time.sleep(0.02)
         return subprocess.CompletedProcess(arguments, status, run.out.read_text(), run.err.read_text())

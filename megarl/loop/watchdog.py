@@ -23,7 +23,7 @@ class Watchdog:
     def __init__(self) -> None:
         self._name, self._began = "start", time.monotonic()
         self._limit_s: float | None = None
-        self._over = threading.Event()
+        self._over, self._expired = threading.Event(), threading.Event()
 
     def arm(self, folder: Path, rank: int, limit_s: float | None) -> None:
         """Watches from here on. To be called on rank 0 before the others: it removes what an earlier job left.
@@ -45,10 +45,14 @@ class Watchdog:
         self._over.clear()
         self._limit_s = limit_s
         self.begin("start")
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
 
     def disarm(self) -> None:
         """Watches no more."""
+        if self._expired.is_set():
+            # a lost rank got this one out of its phase: its stacks stay, and the watching thread ends the process
+            self._thread.join()
         if self._limit_s is not None:
             faulthandler.cancel_dump_traceback_later()
             self._over.set()
@@ -85,6 +89,7 @@ class Watchdog:
                 self._expire(limit_s, mine=mine)
 
     def _expire(self, limit_s: float, *, mine: bool) -> None:
+        self._expired.set()
         faulthandler.cancel_dump_traceback_later()
         assert self._file is not None
         took_s = time.monotonic() - self._began

@@ -166,6 +166,6 @@ def test_nothing_is_left_of_the_killed(own_fleet: Fleet) -> None:
     children = psutil.Process().children()
     process = doomed(own_fleet)._server._process
     assert process is not None
-    folder = str(doomed(own_fleet)._folder)
+    folder = str(doomed(own_fleet)._server._folder)
     of_this = [child for child in children if folder in child.cmdline() or child.status() == psutil.STATUS_ZOMBIE]
     assert [child.pid for child in of_this] == [process._process.pid]
