@@ -129,6 +129,11 @@ class Saver:
                 "are finite: go on from the newest, or start anew with a lower learning rate."
             )
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a save was begun and is not completed."""
+        return self._pending is not None
+
     def poll(self) -> None:
         """Completes a save that all ranks have written; tells of one that failed.
 
