@@ -14,3 +14,8 @@ def request_key(request: Request, seed: int) -> bytes:
     """
     name = f"{seed}/rollout/{request.stream}/{request.problem_id}/{request.sample}"
     return hashlib.blake2b(name.encode(), digest_size=16).digest()
+
+
+def sampling_seed(key: bytes) -> int:
+    """A server's seed for the request of that key, below 2^63."""
+    return int.from_bytes(key[:8], "little") >> 1

@@ -9,7 +9,7 @@ import torch
 
 from megarl.config.schema import Recipe
 from megarl.rollout.engine import EngineError, ResponseAborted
-from megarl.rollout.request_key import request_key
+from megarl.rollout.request_key import request_key, sampling_seed
 from megarl.rollout.routing import RoutedExperts
 from megarl.rollout.types import Completion, FinishReason, Request, SamplingParams, VersionSpan
 
@@ -31,7 +31,6 @@ def to_json(
         context: tokens that the model can read.
         cache_salt: requests share keys and values of a prompt only where this is the same; None for no such bound.
     """
-    key = request_key(request, seed)
     return {
         "input_ids": list(request.prompt_ids),
         **({} if cache_salt is None else {"extra_key": cache_salt}),
@@ -56,7 +55,7 @@ def to_json(
             # the stop token is part of the response
             "no_stop_trim": True,
             # read by servers on GPUs alone: see the command line
-            "sampling_seed": int.from_bytes(key[:8], "little") >> 1,
+            "sampling_seed": sampling_seed(request_key(request, seed)),
             "skip_special_tokens": False,
         },
     }

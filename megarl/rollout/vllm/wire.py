@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from megarl.rollout.engine import EngineError, ResponseAborted
-from megarl.rollout.request_key import request_key
+from megarl.rollout.request_key import request_key, sampling_seed
 from megarl.rollout.routing import RoutedExperts
 from megarl.rollout.types import Completion, FinishReason, Request, SamplingParams, VersionSpan
 
@@ -49,7 +49,7 @@ def to_json(
             "ignore_eos": True,
             # 0: of the sampled token alone
             "logprobs": 0,
-            "seed": int.from_bytes(key[:8], "little") >> 1,
+            "seed": sampling_seed(key),
             "detokenize": False,
             "skip_special_tokens": False,
         },
