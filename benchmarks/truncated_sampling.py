@@ -1,8 +1,8 @@
 """Time of the floor of truncated sampling for one chunk of logits, beside the product that gives those logits.
 
-A chunk is what the trainer works through at once on a CPU: 64 MiB of fp32 logits, of a vocabulary of 151,936. The wider
-the logits are spread, the fewer tokens top-p leaves. Time is the process's own, the least of some repeats, on one
-thread.
+A chunk is what the trainer works through at once on a CPU: 128 MiB of fp32 logits, of a vocabulary of 151,936. The
+wider the logits are spread, the fewer tokens top-p leaves. Time is the process's own, the least of some repeats, on
+one thread.
 
     python benchmarks/truncated_sampling.py             # writes benchmarks/truncated_sampling.json
 """
@@ -17,7 +17,7 @@ import torch
 
 import megarl.megatron  # noqa: F401 - before megatron.core
 from megarl.megatron.distribution import Distribution, Sampling, VocabularyShard
-from megarl.megatron.log_probs import CHUNK_BYTES
+from megarl.megatron.log_probs import chunks
 from megarl.megatron.support import support_floor
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -45,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
-    tokens = CHUNK_BYTES // (4 * VOCABULARY)
+    tokens = next(chunks(2**20, VOCABULARY, torch.device("cpu"))).stop
     hidden_NH, weight_VH = (torch.randn(rows, HIDDEN, generator=generator) for rows in (tokens, VOCABULARY))
     product = seconds(lambda: hidden_NH @ weight_VH.t(), arguments.repeats)
     print(f"{tokens} tokens of a vocabulary of {VOCABULARY}: the product takes {product:.2f} s")

@@ -53,4 +53,6 @@ class _HeadLogProbs(torch.autograd.Function):
             grad = recomputed_gradient(chunk, targets_N, statistics, gradients, rows)
             grad_hidden_NH[rows] = grad @ weight_VH
             add_product(grad_weight_VH, grad, hidden_NH[rows])
+            # before the next chunk's logits take their place, not after
+            del chunk, grad
         return grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype), None, None

@@ -73,6 +73,8 @@ class _HeadLoss(torch.autograd.Function):
             grad = chunk.gradient(targets_N[rows], log_z, entropy, by_log_probs, by_entropy, floor)
             torch.mm(grad, weight_VH, out=grad_hidden_NH[rows])
             add_product(grad_weight_VH, grad, hidden_NH[rows])
+            # before the next chunk's logits take their place, not after
+            del chunk, grad
         ctx.save_for_backward(grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype))
         return loss
 

@@ -15,11 +15,16 @@ from torch import Tensor
 from megarl.megatron.distribution import Distribution, VocabularyShard
 from megarl.megatron.support import NEGLIGIBLE, restrict
 
-CHUNK_BYTES = 64 * 2**20
-"""Size of one fp32 copy of a chunk's logits on a CPU; up to three of them are alive at once."""
+CHUNK_BYTES = 128 * 2**20
+"""Size of one fp32 copy of a chunk's logits on a CPU; up to two of them are alive at once. Each chunk's product packs
+the output layer's weight anew, which costs as much as some 40 tokens of it do."""
+_ROWS = 16
+"""A chunk of more tokens than this is a multiple of it: the product's kernel leaves no remainder."""
 GPU_CHUNK_TOKENS = 1024
 """Tokens of a chunk on a GPU. Each chunk reads the output layer's weight; under some 300 tokens that read takes longer
 than the product (295 operations a byte on an H100 in bf16, and 2 a token for a weight of 2 bytes)."""
+_TILE_NUMBERS, _TILE_COLUMNS = 2**18, 1024
+"""Numbers of a tile of a chunk's columns, so few that its exponentials stay in the cache; and its fewest columns."""
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
@@ -42,7 +47,10 @@ def scaled_logits(logits_NV: Tensor, distribution: Distribution) -> Tensor:
 
 def chunks(tokens: int, columns: int, device: torch.device) -> Iterator[slice]:
     """Rows to work through at once."""
-    size = GPU_CHUNK_TOKENS if device.type == "cuda" else max(1, CHUNK_BYTES // (4 * columns))
+    size = GPU_CHUNK_TOKENS
+    if device.type != "cuda":
+        size = max(1, CHUNK_BYTES // (4 * columns))
+        size = size // _ROWS * _ROWS or size
     return (slice(begin, begin + size) for begin in range(0, tokens, size))
 
 
@@ -65,12 +73,21 @@ def log_partition(
     shifted_NV = logits_NV.sub_(top_N[:, None])
     columns_N, mine_N = shard.columns_of(targets_N)
     target_N = shifted_NV.gather(-1, columns_N[:, None])[:, 0].where(mine_N, 0.0)
-    exponentials_NV = shifted_NV.exp()
+    total_N, weighted_N = torch.zeros_like(top_N), torch.zeros_like(top_N)
+    for tile_NC in _tiles(shifted_NV):
+        exponentials_NC = tile_NC.exp()
+        total_N += exponentials_NC.sum(-1)
+        weighted_N += exponentials_NC.mul_(tile_NC).sum(-1)
     # one all-reduce for the partition sum, the entropy's numerator and the target's logit
-    total_N = exponentials_NV.sum(-1)
-    sums = shard.reduce(torch.stack([total_N, exponentials_NV.mul_(shifted_NV).sum(-1), target_N]))
+    sums = shard.reduce(torch.stack([total_N, weighted_N, target_N]))
     log_sum_N = sums[0].log()
     return top_N, log_sum_N, sums[2] - log_sum_N, log_sum_N - sums[1] / sums[0]
+
+
+def _tiles(chunk_NV: Tensor) -> Iterator[Tensor]:
+    """Views of some columns of it each; a temporary of a tile's size is no copy of the chunk."""
+    columns = max(_TILE_COLUMNS, _TILE_NUMBERS // max(1, len(chunk_NV)))
+    return iter(chunk_NV.split(columns, dim=-1))
 
 
 def log_sum_exp(logits_NV: Tensor, shard: VocabularyShard) -> Tensor:
@@ -105,13 +122,15 @@ def softmax_gradient(
     restrict(logits_NV, floor_N, targets_N, shard)
     # over the temperature here, on [N], and not on [N, V] at the end
     by_log_probs_N = torch.zeros_like(log_z_N) if grad_log_probs_N is None else grad_log_probs_N / -temperature
-    log_p_NV = logits_NV.sub_(log_z_N[:, None])
     # d log p_target = onehot - p;  d entropy = -p (log p + H)
-    if grad_entropy_N is None:
-        grad_NV = log_p_NV.exp_().mul_(by_log_probs_N[:, None])
-    else:
-        by_entropy_N = grad_entropy_N / -temperature
-        factor_NV = (log_p_NV + entropy_N[:, None]).mul_(by_entropy_N[:, None]).add_(by_log_probs_N[:, None])
-        grad_NV = log_p_NV.exp_().mul_(factor_NV)
+    for tile_NC in _tiles(logits_NV):
+        log_p_NC = tile_NC.sub_(log_z_N[:, None])
+        factor_N1 = by_log_probs_N[:, None]
+        if grad_entropy_N is None:
+            log_p_NC.exp_().mul_(factor_N1)
+        else:
+            by_entropy_N = grad_entropy_N / -temperature
+            factor_NC = (log_p_NC + entropy_N[:, None]).mul_(by_entropy_N[:, None]).add_(factor_N1)
+            log_p_NC.exp_().mul_(factor_NC)
     columns_N, mine_N = shard.columns_of(targets_N)
-    return grad_NV.scatter_add_(-1, columns_N[:, None], -by_log_probs_N.where(mine_N, 0.0)[:, None])
+    return logits_NV.scatter_add_(-1, columns_N[:, None], -by_log_probs_N.where(mine_N, 0.0)[:, None])

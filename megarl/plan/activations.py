@@ -11,11 +11,11 @@ from megarl.plan.parameters import padded_vocabulary
 from megarl.plan.shape import Batch, Layout, Numerics, Shape
 
 _FP32 = 4
-CHUNK_BYTES = 64 * 2**20
+CHUNK_BYTES = 128 * 2**20
 """Of one fp32 copy of a chunk's logits on a CPU. A test holds this and the next equal to the names in
 `megarl.megatron.log_probs`."""
 GPU_CHUNK_TOKENS = 1024
-CHUNK_COPIES = 3
+CHUNK_COPIES = 2
 
 
 def layer_bytes(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch, *, experts: bool = False) -> int:
@@ -89,7 +89,7 @@ def head_bytes(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch) -
 def logits_bytes(shape: Shape, layout: Layout, numerics: Numerics, batch: Batch) -> int:
     """What comes and goes while the loss is formed: all tokens' hidden states, and a chunk's logits in fp32.
 
-    The larger of a CPU's, of which there are three, and a GPU's larger chunk, which its kernels overwrite.
+    The larger of a CPU's, of which there are two, and a GPU's larger chunk, which its kernels overwrite.
     """
     token = _columns(shape, layout) * _FP32
     on_cpu = CHUNK_COPIES * min(CHUNK_BYTES, batch.trained * token)
