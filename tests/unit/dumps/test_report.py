@@ -176,6 +176,8 @@ def test_bad_dumps_have_exit_code_2(tmp_path: Path) -> None:
     columns["old_log_probs"][0][0] = np.nan
     assert_refused(write(tmp_path / "b.parquet", columns), "1 NaN among its old_log_probs")
     assert_refused(tmp_path / "c.parquet", "does not exist")
+    assert_refused(write(tmp_path / "d.parquet", rows([])), "holds no response")
+    assert_refused(write(tmp_path / "e.parquet", rows([0, 0])), "has no token with a finite log-prob")
 
 
 def test_a_page_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
