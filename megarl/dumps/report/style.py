@@ -31,7 +31,7 @@ td.number { white-space: nowrap; }
 .under { display: none; color: #5c5c5c; }
 code, .tokens { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 13px; }
 code { overflow-wrap: anywhere; }
-.tokens { line-height: 1.9; overflow-wrap: anywhere; white-space: pre-wrap; unicode-bidi: isolate; }
+.tokens { margin: 8px 0; line-height: 1.9; overflow-wrap: anywhere; white-space: pre-wrap; unicode-bidi: isolate; }
 .tokens span { padding: 1px 0; margin-right: 1px; border-radius: 2px; outline: 1px solid #ececec; }
 .tokens .out { color: #6b6b6b; text-decoration: line-through; }
 .u1 { background: #fdebdc; } .u2 { background: #f9cfa9; }

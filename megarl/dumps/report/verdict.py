@@ -88,13 +88,7 @@ def _level(numbers: Mapping[str, float]) -> str:
 
 def _on_tokens(found: Measured, numbers: Mapping[str, float]) -> list[str]:
     tokens = len(found.ratios.log_ratio_N)
-    rarest = f"one in a thousand by more than {format_number(numbers['abs_p999'])}, "
-    sentences = [
-        f"A token's two log-probs differ by {format_number(numbers['abs_mean'])} nats on average, "
-        f"{rarest if tokens >= ENOUGH_FOR_SHARES else ''}the worst by {format_number(numbers['abs_max'])}.",
-        f"{_percent(numbers['outside_band_share'])} of the tokens have a ratio outside 0.9 to 1.1, and "
-        f"{_percent(numbers['abs_above_ln2_share'])} one that is off by more than a factor of 2.",
-    ]
+    sentences = _on_sizes(tokens, numbers) if numbers["abs_max"] else [f"The Delta of {_count(tokens, 'token')} is 0."]
     if tokens < ENOUGH_FOR_SHARES:
         sentences.append(f"These are the numbers of {_count(tokens, 'token')} alone: the verdict is a rough one.")
     if missing := found.tokens - tokens:
@@ -103,6 +97,16 @@ def _on_tokens(found: Measured, numbers: Mapping[str, float]) -> list[str]:
             "these numbers."
         )
     return sentences
+
+
+def _on_sizes(tokens: int, numbers: Mapping[str, float]) -> list[str]:
+    rarest = f"one in a thousand by more than {format_number(numbers['abs_p999'])}, "
+    return [
+        f"A token's two log-probs differ by {format_number(numbers['abs_mean'])} nats on average, "
+        f"{rarest if tokens >= ENOUGH_FOR_SHARES else ''}the worst by {format_number(numbers['abs_max'])}.",
+        f"{_percent(numbers['outside_band_share'])} of the tokens have a ratio outside 0.9 to 1.1, and "
+        f"{_percent(numbers['abs_above_ln2_share'])} one that is off by more than a factor of 2.",
+    ]
 
 
 def _on_weights(found: Measured, numbers: Mapping[str, float]) -> list[str]:
