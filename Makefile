@@ -6,7 +6,7 @@ RECIPE ?= recipes/demo/grpo_arithmetic.yaml
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-unit test-parallel test-vllm test-engine-faults test-demo test-resume test-presets \
-	test-reasoning-gym test-sglang test-slurm test-megatron-0.19 lint clean
+	test-reasoning-gym test-sglang test-slurm test-browser test-megatron-0.19 lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/megarl train $(RECIPE) $(OVERRIDES)
@@ -19,7 +19,7 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 
 test-unit: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets and not gpu and not vllm and not sglang and not slurm"
+	$(VENV)/bin/python -m pytest -m "not parallel and not demo and not presets and not gpu and not vllm and not sglang and not slurm and not browser"
 
 test-parallel: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "parallel and not presets and not resume"
@@ -57,6 +57,11 @@ test-sglang: $(VENV)/.installed-dev $(VENV)-sglang/.installed
 test-slurm: $(VENV)/.installed-dev
 	tools/install_slurm.sh
 	$(VENV)/bin/python -m pytest -m slurm --timeout 3600 tests/slurm
+
+# the drift report's page in a headless Chromium, which is installed where there is none
+test-browser: $(VENV)/.installed-dev
+	tools/install_chromium.sh
+	$(VENV)/bin/python -m pytest -m browser tests/browser
 
 # the newest supported megatron-core, and Triton's kernels interpreted on the CPU; on Python 3.12 and newer the other targets use it already
 test-megatron-0.19: $(VENV)-0.19/.installed-dev

@@ -1,5 +1,6 @@
 """What each correction of megarl would leave of a dump: at its defaults, each on its own."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -71,14 +72,14 @@ class KeptCounter:
 
     def add(self, chunk: Responses) -> None:
         """Counts more responses."""
-        trainer_BT, rollout_BT, mask_BT = padded(chunk)
-        self._tokens += int(mask_BT.sum())
-        self._responses += int(mask_BT.any(dim=1).sum())
-        for index, candidate in enumerate(CANDIDATES):
-            weights_BT = candidate.correction(trainer_BT, rollout_BT, mask_BT).weights_BT
-            left_BT = weights_BT > 0
-            counts = (left_BT.sum(), left_BT.any(dim=1).sum(), weights_BT.double().sum())
-            self._left[index] += torch.stack([count.double() for count in counts])
+        for trainer_BT, rollout_BT, mask_BT in padded(chunk):
+            self._tokens += int(mask_BT.sum())
+            self._responses += int(mask_BT.any(dim=1).sum())
+            for index, candidate in enumerate(CANDIDATES):
+                weights_BT = candidate.correction(trainer_BT, rollout_BT, mask_BT).weights_BT
+                left_BT = weights_BT > 0
+                counts = (left_BT.sum(), left_BT.any(dim=1).sum(), weights_BT.double().sum())
+                self._left[index] += torch.stack([count.double() for count in counts])
 
     def result(self) -> list[Kept]:
         """The shares, in the order of `CANDIDATES`; NaN where the dump has no token."""
@@ -88,13 +89,23 @@ class KeptCounter:
         return [Kept(*row) for row in zip(CANDIDATES, tokens, responses, weights, strict=True)]
 
 
-def padded(chunk: Responses) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Log-probs by trainer and engine, fp64, and the generated tokens, bool, all [B, T], padded on the right."""
+def padded(chunk: Responses) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Log-probs by trainer and engine, fp64, and the generated tokens, bool, all [B, T], padded on the right.
+
+    Responses of like length are together, so that no more than half of a batch is padding: one long response among
+    short ones would have them all padded to its length.
+    """
     row_N, position_N = chunk.row_N, chunk.position_N
-    shape = (len(chunk), max(1, int(chunk.lengths_B.max())))
-    trainer_BT, rollout_BT = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
-    mask_BT = torch.zeros(shape, dtype=torch.bool)
-    trainer_BT[row_N, position_N] = chunk.trainer_log_probs_N
-    rollout_BT[row_N, position_N] = chunk.rollout_log_probs_N
-    mask_BT[row_N, position_N] = chunk.generated_N
-    return trainer_BT, rollout_BT, mask_BT
+    # 1; 2; 3 and 4; 5 to 8; ...
+    octave_B = chunk.lengths_B.clamp(min=1).double().log2().ceil()
+    for octave in octave_B.unique():
+        chosen_B = octave_B == octave
+        chosen_N = chosen_B[row_N]
+        places = (chosen_B.cumsum(dim=0) - 1)[row_N[chosen_N]], position_N[chosen_N]
+        shape = (int(chosen_B.sum()), max(1, int(chunk.lengths_B[chosen_B].max())))
+        trainer_BT, rollout_BT = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
+        mask_BT = torch.zeros(shape, dtype=torch.bool)
+        trainer_BT[places] = chunk.trainer_log_probs_N[chosen_N]
+        rollout_BT[places] = chunk.rollout_log_probs_N[chosen_N]
+        mask_BT[places] = chunk.generated_N[chosen_N]
+        yield trainer_BT, rollout_BT, mask_BT

@@ -12,6 +12,8 @@ WINDOW = 300
 """Tokens shown of a response, around its worst one."""
 LONGEST_PROMPT = 600
 """Characters of a prompt that are shown, its last ones."""
+LONGEST_TOKEN = 100
+"""Characters of one token that are shown, its first ones."""
 LISTED = 5
 SHADES = (0.02, 0.1, 0.3, 0.6)
 """Shares of the response's largest |Delta| from which a token has the next darker shade."""
@@ -43,7 +45,7 @@ def heat_map(sample: Sample, pieces: Mapping[int, str]) -> str:
 _COLUMNS = (
     Column("position", number=True),
     Column("token"),
-    Column("id", number=True),
+    Column("id", number=True, note=True),
     Column("trainer", number=True),
     Column("engine", number=True),
     Column("Delta", number=True),
@@ -96,4 +98,7 @@ def _row(sample: Sample, place: int, pieces: Mapping[int, str]) -> list[str]:
 
 def _token(sample: Sample, place: int, pieces: Mapping[int, str]) -> str:
     token = sample.token_ids[place]
-    return visible(pieces[token]) if pieces.get(token) else f"[{token}]"
+    text = pieces.get(token, "")
+    if not text:
+        return f"[{token}]"
+    return visible(text if len(text) <= LONGEST_TOKEN else text[:LONGEST_TOKEN] + "…")

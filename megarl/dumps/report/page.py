@@ -10,7 +10,7 @@ from megarl.dumps.report import figures
 from megarl.dumps.report.heat import heat_map, visible
 from megarl.dumps.report.style import STYLE
 from megarl.dumps.report.table import Column, table
-from megarl.dumps.report.verdict import Verdict
+from megarl.dumps.report.verdict import ADVICE, Verdict
 from megarl.dumps.report.words import MEASURES, group_label, shown
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -64,7 +64,7 @@ _WORST = (
     "Those with the largest single Delta, then those with the largest mean. Orange: the trainer finds the token "
     "likelier than the engine did; blue: less likely. The darker, the nearer to the response's largest |Delta|."
 )
-_NUMBERS = (Column("measure"), Column("meaning"), Column("value", number=True))
+_NUMBERS = (Column("measure"), Column("meaning", note=True), Column("value", number=True))
 _GROUPS = (
     Column("tokens at"),
     Column("tokens", number=True),
@@ -74,7 +74,7 @@ _GROUPS = (
 )
 _KEPT = (
     Column("correction"),
-    Column("keys"),
+    Column("keys", note=True),
     Column("tokens kept", number=True),
     Column("responses kept", number=True),
     Column("mean weight", number=True),
@@ -87,14 +87,18 @@ def _named(name: str) -> tuple[str, str]:
 
 def _about(dump: Dump, found: Measured) -> str:
     facts = [f"{name} {value}" for name, value in dump.about.items()]
-    return f"A dump of {dump.source}: {', '.join([*facts, f'{found.responses:,} responses'])}."
+    return f"A dump of {dump.source}: {', '.join([*facts, _responses(found.responses)])}."
+
+
+def _responses(count: int) -> str:
+    return "1 response" if count == 1 else f"{count:,} responses"
 
 
 def _verdict(judged: Verdict) -> str:
     reasons = "".join(f"<li>{escape(reason)}</li>" for reason in judged.reasons)
     return (
         f'<div class="verdict {judged.level}"><strong>{escape(judged.headline)}</strong><ul>{reasons}</ul>'
-        f"<p>{escape(judged.advice)}</p></div>"
+        f"<p>{escape(ADVICE[judged.level])}</p><p>{escape(judged.automatic)}</p></div>"
     )
 
 
@@ -105,7 +109,7 @@ def _figures(found: Measured) -> str:
         ("|Delta| against the position in the response.", figures.by_position(ratios)),
         ("Mean |Delta| against the probability that the engine gave the token.", figures.by_probability(ratios)),
         (
-            "Ratios of the tokens. The outermost bars hold all that lies beyond; the green band is 0.9 to 1.1.",
+            "Ratios of the tokens. The outermost bars hold all that lies beyond; green, where in reach, is 0.9 to 1.1.",
             figures.ratio_histogram(ratios),
         ),
         ("Log-weights of the responses; ESS and k-hat are of their exponentials.", figures.response_weights(ratios)),

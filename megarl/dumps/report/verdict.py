@@ -19,6 +19,8 @@ GROWS = 3.0
 """Times that the mean |Delta| of one group of tokens exceeds another's before it is said."""
 ENOUGH_TOKENS = 100
 """Of a group, before it is compared with another."""
+ENOUGH_FOR_SHARES = 1000
+"""Tokens of a dump, before one in a thousand of them is spoken of."""
 
 HEADLINES = {
     "none": "No drift: trainer and engine gave the same log-probs, bit for bit.",
@@ -85,13 +87,11 @@ def _level(numbers: Mapping[str, float]) -> str:
 
 
 def _on_tokens(found: Measured, numbers: Mapping[str, float]) -> list[str]:
-    sentences = [
-        f"A token's two log-probs differ by {format_number(numbers['abs_mean'])} nats on average, one in a thousand by "
-        f"more than {format_number(numbers['abs_p999'])}, the worst by {format_number(numbers['abs_max'])}.",
-        f"{_percent(numbers['outside_band_share'])} of the tokens have a ratio outside 0.9 to 1.1, and "
-        f"{_percent(numbers['abs_above_ln2_share'])} one that is off by more than a factor of 2.",
-    ]
-    if missing := found.tokens - len(found.ratios.log_ratio_N):
+    tokens = len(found.ratios.log_ratio_N)
+    sentences = _on_sizes(tokens, numbers) if numbers["abs_max"] else [f"The Delta of {_count(tokens, 'token')} is 0."]
+    if tokens < ENOUGH_FOR_SHARES:
+        sentences.append(f"These are the numbers of {_count(tokens, 'token')} alone: the verdict is a rough one.")
+    if missing := found.tokens - tokens:
         sentences.append(
             f"{missing:,} of {found.tokens:,} tokens have no finite log-prob on both sides and are left out of all "
             "these numbers."
@@ -99,11 +99,21 @@ def _on_tokens(found: Measured, numbers: Mapping[str, float]) -> list[str]:
     return sentences
 
 
+def _on_sizes(tokens: int, numbers: Mapping[str, float]) -> list[str]:
+    rarest = f"one in a thousand by more than {format_number(numbers['abs_p999'])}, "
+    return [
+        f"A token's two log-probs differ by {format_number(numbers['abs_mean'])} nats on average, "
+        f"{rarest if tokens >= ENOUGH_FOR_SHARES else ''}the worst by {format_number(numbers['abs_max'])}.",
+        f"{_percent(numbers['outside_band_share'])} of the tokens have a ratio outside 0.9 to 1.1, and "
+        f"{_percent(numbers['abs_above_ln2_share'])} one that is off by more than a factor of 2.",
+    ]
+
+
 def _on_weights(found: Measured, numbers: Mapping[str, float]) -> list[str]:
     count, ess = len(found.tokens_R), numbers["ess_share"]
     sentences = [
-        f"Weighed by e to the sum of their Delta, the {count:,} responses are worth {ess * count:,.0f} "
-        f"(effective sample size {_percent(ess)})."
+        f"Weighed by e to the sum of {'its' if count == 1 else 'their'} Delta, {_count(count, 'response')} "
+        f"{'is' if count == 1 else 'are'} worth {ess * count:,.0f} (effective sample size {_percent(ess)})."
     ]
     k = numbers.get("pareto_k")
     if k is None:
@@ -140,6 +150,10 @@ def groups(numbers: Mapping[str, float], prefix: str) -> list[tuple[str, float]]
     """Name and mean |Delta| of the groups of that kind with enough tokens, in their order."""
     names = [name.removesuffix("/tokens") for name in numbers if name.startswith(prefix) and name.endswith("/tokens")]
     return [(n, numbers[f"{n}/abs_mean"]) for n in names if numbers[f"{n}/tokens"] >= ENOUGH_TOKENS]
+
+
+def _count(number: int, name: str) -> str:
+    return f"1 {name}" if number == 1 else f"{number:,} {name}s"
 
 
 def _percent(share: float) -> str:

@@ -49,4 +49,5 @@ def group_label(name: str) -> str:
     if kind == "age":
         return f"weights {bounds[0]} updates old"
     end = f"{bounds[0]} on" if bounds[1] == "up" else f"{bounds[0]} to {bounds[1]}"
-    return f"engine's probability {end} %" if kind == "probability" else f"{kind} {end}"
+    # no line ends before the sign
+    return f"engine's probability {end}\u00a0%" if kind == "probability" else f"{kind} {end}"

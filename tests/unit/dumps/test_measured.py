@@ -9,6 +9,7 @@ import torch
 from megarl.drift.corrections import RejectTokens
 from megarl.drift.measures import drift_metrics
 from megarl.dumps.errors import DumpError
+from megarl.dumps.kept import padded as batches_by_length
 from megarl.dumps.measured import measured
 from megarl.dumps.open import open_dump
 from megarl.dumps.statistics import statistics
@@ -59,7 +60,27 @@ def test_what_a_correction_keeps_is_counted_over_all_chunks(tmp_path: Path) -> N
     assert kept["tis"].token_share == kept["tis"].response_share == 1
     # fp32 weights
     assert kept["tis"].weight_mean == pytest.approx(np.minimum(ratio, 2).mean(), rel=1e-6)
-    assert kept["sequence"].response_share < 1
+    sums = [float((old - rollout).sum()) for old, rollout in _responses(columns) if len(old)]
+    within = np.abs(sums) <= np.log(2)
+    assert 0 < within.mean() < 1
+    assert kept["sequence"].response_share == pytest.approx(within.mean(), abs=1e-12)
+
+
+def _responses(columns):
+    return zip(columns["old_log_probs"], columns["rollout_log_probs"], strict=True)
+
+
+def test_a_long_response_pads_no_short_ones(tmp_path: Path) -> None:
+    columns = rows([1000, *([3, 0, 1, 2, 4, 5] * 10)])
+    [chunk] = open_dump(write(tmp_path / "a.parquet", columns)).read()
+    batches = list(batches_by_length(chunk))
+    assert sum(len(mask) for _, _, mask in batches) == 61
+    # a response of no token has one place
+    assert all(mask.numel() <= 2 * mask.sum() + len(mask) for _, _, mask in batches)
+    expected = sorted(tuple(np.float32(values).tolist()) for values in columns["old_log_probs"])
+    assert expected == sorted(
+        tuple(values[held].tolist()) for trainer, _, mask in batches for values, held in zip(trainer, mask, strict=True)
+    )
 
 
 def test_the_worst_responses_are_found_in_any_chunk(tmp_path: Path) -> None:

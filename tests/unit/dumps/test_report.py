@@ -88,6 +88,14 @@ def test_the_verdict_follows_the_drift(tmp_path: Path, drift: float) -> None:
     assert told["verdict"]["level"] == DRIFTS[drift].split()[0].lower().replace("no", "none")
 
 
+def test_a_small_dump_is_told_from_a_large_one(tmp_path: Path) -> None:
+    for lengths, rough in (([1], "These are the numbers of 1 token alone"), ([20] * 50, None)):
+        _, told = report(write(tmp_path / "a.parquet", rows(lengths)), tmp_path)
+        reasons = " ".join(told["verdict"]["reasons"])
+        assert ("one in a thousand" in reasons) == (rough is None)
+        assert rough is None or rough in reasons
+
+
 def test_drift_that_grows_is_said(tmp_path: Path) -> None:
     columns = rows([100] * 40, drift=0.001)
     for old in columns["old_log_probs"]:
@@ -176,6 +184,8 @@ def test_bad_dumps_have_exit_code_2(tmp_path: Path) -> None:
     columns["old_log_probs"][0][0] = np.nan
     assert_refused(write(tmp_path / "b.parquet", columns), "1 NaN among its old_log_probs")
     assert_refused(tmp_path / "c.parquet", "does not exist")
+    assert_refused(write(tmp_path / "d.parquet", rows([])), "holds no response")
+    assert_refused(write(tmp_path / "e.parquet", rows([0, 0])), "has no token with a finite log-prob")
 
 
 def test_a_page_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
