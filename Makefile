@@ -53,8 +53,9 @@ test-reasoning-gym: $(VENV)/.installed-dev
 test-sglang: $(VENV)/.installed-dev $(VENV)-sglang/.installed
 	MEGARL_SGLANG_PYTHON=$(abspath $(VENV)-sglang/bin/python) $(VENV)/bin/python -m pytest tests/engines/sglang -m sglang
 
-# jobs on a real SLURM cluster that is started on this machine, which takes root
-test-slurm: $(VENV)/.installed-dev
+# jobs on a real SLURM cluster that is started on this machine, which takes root; MEGARL_VLLM_PYTHON names an
+# interpreter that has vLLM already
+test-slurm: $(VENV)/.installed-$(if $(MEGARL_VLLM_PYTHON),dev,vllm)
 	tools/install_slurm.sh
 	$(VENV)/bin/python -m pytest -m slurm --timeout 3600 tests/slurm
 

@@ -16,6 +16,7 @@ from megarl.config.refusal import in_words
 from megarl.config.yaml_text import parse_mapping
 from megarl.submit.profile import Profile, ProfileError
 from megarl.submit.shell import directive
+from megarl.submit.time_limit import seconds_of
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPTION = re.compile(r"--[a-z][a-z0-9-]*(=.+)?")
@@ -65,6 +66,7 @@ def check(profile: Profile) -> None:
         _check_directive(name, getattr(profile, name))
     for name in ("memory", "partition", "constraint"):
         _check_directive(f"engine.{name}", getattr(profile.engine, name))
+    _check_time(profile)
     for option in profile.sbatch:
         directive("sbatch", option)
         name = option.removeprefix("--").partition("=")[0]
@@ -83,9 +85,30 @@ def check(profile: Profile) -> None:
         raise ProfileError(
             f"container.runtime={profile.container.runtime} has no python; name the interpreter in the container."
         )
-    if profile.staging.keys and not profile.staging.folder:
+    folder = profile.staging.folder
+    if folder is not None and not Path(folder).is_absolute():
+        raise ProfileError(
+            f"staging.folder={in_words(folder)} is relative, so in the folder that all nodes share; give an absolute "
+            "path on the nodes' own disks, such as /tmp."
+        )
+    if profile.staging.keys and not folder:
         raise ProfileError(
             f"staging.keys={in_words(profile.staging.keys)} has no staging.folder to copy to; name one of the nodes'."
+        )
+
+
+def _check_time(profile: Profile) -> None:
+    limit_s = seconds_of(profile.time_limit)
+    if limit_s is None:
+        raise ProfileError(
+            f"time_limit={in_words(profile.time_limit)} is no time as SLURM writes them; write it like "
+            '"24:00:00", hours:minutes:seconds, or "2-12", days-hours.'
+        )
+    before_s = profile.requeue.signal_before_s
+    if before_s >= limit_s:
+        raise ProfileError(
+            f"requeue.signal_before_s={before_s} leaves nothing of time_limit={in_words(profile.time_limit)}, which is "
+            f"{limit_s:g} s, so that the run would be stopped as it starts; give fewer seconds, or a longer time limit."
         )
 
 

@@ -53,7 +53,8 @@ def submit(script: Path, dependency: str | None) -> str:
     command = ["sbatch", "--parsable"]
     if dependency is not None:
         command += [f"--dependency={dependency}", "--kill-on-invalid-dep=yes"]
-    return _run([*command, str(script)]).strip().partition(";")[0]
+    # absolute: a folder may be called like an option
+    return _run([*command, str(script.absolute())]).strip().partition(";")[0]
 
 
 def queue(jobs: Sequence[str]) -> list[Queued]:

@@ -52,7 +52,8 @@ SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
 # heterogeneous jobs are started by backfill alone
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
-KillWait=20
+# a step and a save must end within it, on a machine that does other things too
+KillWait=60
 SlurmdTimeout=40
 MessageTimeout=40
 TCPTimeout=10

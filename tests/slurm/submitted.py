@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from megarl.config.yaml_text import format_value
+from megarl.observe.files import write_atomic
 from megarl.observe.metrics import reproducible
 from tests.runs import RECIPE, REPOSITORY, TINY, environment, metrics, reached
 from tests.slurm.cluster import Cluster
@@ -14,6 +15,12 @@ from tests.slurm.switched_reward import SWITCHES
 
 # a step and a save must end within it, on a machine that does other things too
 GRACE = "checkpoint.stop_grace_s=100"
+PROBLEMS, SAMPLES = 8, 4
+"""Of an evaluation; a step of RL has half as many problems."""
+STEPS = 8
+SHORT = (f"rl.steps={STEPS}", f"data.eval_prompts={PROBLEMS}", f"evaluate.samples_per_prompt={SAMPLES}")
+SHORT += (f"rl.prompts_per_step={PROBLEMS // 2}", f"rl.samples_per_prompt={SAMPLES}")
+_ENDS = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"}
 
 
 class Submitted:
@@ -46,7 +53,7 @@ class Submitted:
             **profile,
         }
         (self.folder / "profile.yaml").write_text(format_value(held))
-        overrides = [f"output_dir={self.run}", f"parallel.world_size={nodes}", GRACE, *TINY]
+        overrides = [f"output_dir={self.run}", f"parallel.world_size={nodes}", GRACE, *TINY, *SHORT]
         overrides += ["reward.name=tests.slurm.switched_reward.switched"]
         printed = self.command("submit", RECIPE, "--profile", str(self.folder / "profile.yaml"), *overrides, *arguments)
         self.jobs = printed.partition(":")[0].split()[1:]
@@ -65,26 +72,43 @@ class Submitted:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def switch(self, name: str, *, on: bool) -> None:
-        """Turns a switch of the reward."""
-        if on:
-            (self.switches / name).touch()
-        else:
-            (self.switches / name).unlink(missing_ok=True)
+    def crash(self) -> None:
+        """Has the reward fail."""
+        (self.switches / "crash").touch()
+
+    def hold(self, step: int, nodes: int = 2) -> None:
+        """Has the run wait in this step of RL for a signal, or for `let_go`.
+
+        Args:
+            step: counted from 1, in an attempt that began with the run.
+            nodes: processes of one node each, which share the rewards.
+        """
+        # an evaluation has a greedy response to each problem too
+        calls = (PROBLEMS * (SAMPLES + 1) + (step - 1) * PROBLEMS // 2 * SAMPLES) // nodes
+        write_atomic(self.switches / "hold", str(calls).encode())
+
+    def let_go(self) -> None:
+        """Has the run go on."""
+        (self.switches / "hold").unlink()
 
     def wait_for(self, state: str, job: str | None = None) -> None:
         """Waits for a state of a job, its first where none is named."""
-        named = job or self.job
-        ends = {state, "COMPLETED", "FAILED"}
+        seen = [""]
+
+        def is_over() -> bool:
+            seen.append(self.cluster.state(job or self.job))
+            return seen[-1] in {state, *_ENDS}
+
         try:
-            self.cluster.wait_until(lambda: self.cluster.state(named) in ends)
-            assert self.cluster.state(named) == state
+            self.cluster.wait_until(is_over)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.output()}") from None
+        assert seen[-1] == state, self.output()
 
     def wait_for_step(self, step: int) -> None:
         """Waits for a step of RL."""
-        self.cluster.wait_until(lambda: reached(self.run, "rl", step))
+        self.cluster.wait_until(lambda: reached(self.run, "rl", step) or self.cluster.state(self.job) in _ENDS)
+        assert reached(self.run, "rl", step), self.output()
 
     def output(self) -> str:
         """What the jobs printed so far."""

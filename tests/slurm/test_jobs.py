@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(3600)]
 @pytest.mark.parametrize("how", ["megarl cancel", "scancel"])
 def test_a_cancelled_job_saves_and_stays_away(how: str, nodes: Cluster, tmp_path: Path) -> None:
     run = Submitted(nodes, tmp_path)
-    run.switch("slow", on=True)
-    run.submit(nodes=2)
+    run.hold(3)
+    run.submit()
     run.wait_for_step(2)
     logs = ("--logs", str(tmp_path / "logs"))
     assert run.job in run.command("jobs", *logs)
@@ -50,8 +50,8 @@ def test_an_array_of_three_seeds(nodes: Cluster, tmp_path: Path) -> None:
     find_spec("vllm") is None and "MEGARL_VLLM_PYTHON" not in os.environ,
     reason="vLLM is not installed here; `make test-vllm` installs it, or name an interpreter in MEGARL_VLLM_PYTHON",
 )
-@pytest.mark.parametrize("layout", ["hetjob", "split"])
-def test_vllm_on_other_nodes(layout: str, nodes: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("layout", "trainers"), [("hetjob", 2), ("split", 1)])
+def test_vllm_on_other_nodes(layout: str, trainers: int, nodes: Cluster, tmp_path: Path) -> None:
     """The servers are a component of a heterogeneous job, or the last nodes of one allocation."""
     run = Submitted(nodes, tmp_path)
     python = os.environ.get("MEGARL_VLLM_PYTHON", sys.executable)
@@ -59,12 +59,11 @@ def test_vllm_on_other_nodes(layout: str, nodes: Cluster, tmp_path: Path) -> Non
     served = ("rollout.engine=vllm", "sync.transport=broadcast", "engine.kv_cache_gib=0.1", "sync.bucket_mib=1")
     # the machine does other things too
     served += ("engine.health_timeout_s=300", "engine.update_timeout_s=600", "sync.timeout_s=600")
-    run.submit(
-        *served, f"engine.python={python}", "rl.steps=2", layout=layout, requeue={"enabled": False}, engine={"nodes": 1}
-    )
+    served += (f"engine.python={python}", "rl.steps=2")
+    run.submit(*served, nodes=trainers, layout=layout, requeue={"enabled": False}, engine={"nodes": 1})
     run.wait_for("COMPLETED")
     assert is_done(run.run)
-    # the trainer has the first two nodes, the server one of its own
+    # the trainer has the first nodes, the server one of its own
     (log,) = run.run.glob("slurm/servers/*/*/server.log")
-    assert log.parent.name.startswith("n3-")
+    assert log.parent.name.startswith(f"n{trainers + 1}-")
     assert "Application startup complete" in log.read_text()

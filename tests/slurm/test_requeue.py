@@ -6,7 +6,7 @@ import pytest
 
 from megarl.submit.progress import saved
 from tests.slurm.cluster import Cluster
-from tests.slurm.submitted import Submitted
+from tests.slurm.submitted import STEPS, Submitted
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(3600)]
 
@@ -14,22 +14,22 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(3600)]
 def test_two_nodes(unbroken: Submitted) -> None:
     """Two tasks on two nodes train one run to its end."""
     assert len(unbroken.attempts()) == 1
-    assert unbroken.numbers()[-1]["phase"] == "rl" and unbroken.numbers()[-1]["step"] == 16
+    assert unbroken.numbers()[-1]["phase"] == "rl" and unbroken.numbers()[-1]["step"] == STEPS
     assert "data 2" in unbroken.output()
 
 
 def test_the_time_limit(nodes: Cluster, unbroken: Submitted, tmp_path: Path) -> None:
     """SLURM sends USR1 before the limit: the run saves, the job requeues, and the end is the unbroken run's."""
     run = Submitted(nodes, tmp_path)
-    run.switch("slow", on=True)
+    run.hold(3)
     run.submit(requeue={"signal_before_s": 600})
-    run.wait_for_step(5)
+    run.wait_for_step(2)
     # it comes within half a minute, as fewer than 600 seconds are left
     nodes.run("scontrol", "update", f"JobId={run.job}", "EndTime=now+400")
     nodes.wait_until(lambda: len(run.attempts()) == 1 and nodes.state(run.job) == "PENDING")
     # the shorter limit is the job's from then on
     nodes.run("scontrol", "update", f"JobId={run.job}", "TimeLimit=3:00:00")
-    run.switch("slow", on=False)
+    run.let_go()
     (attempt,) = run.attempts()
     assert (attempt["verdict"], attempt["stopped"], attempt["code"]) == ("again", "USR1", 138), run.output()
     assert attempt["saved"] == f"1-rl-{int(attempt['reached'].split()[1]):08d}"
@@ -41,14 +41,14 @@ def test_the_time_limit(nodes: Cluster, unbroken: Submitted, tmp_path: Path) -> 
 def test_a_lost_node(nodes: Cluster, unbroken: Submitted, tmp_path: Path) -> None:
     """A node loses its power: the job comes back on others and ends as the unbroken run did."""
     run = Submitted(nodes, tmp_path)
-    run.switch("slow", on=True)
+    run.hold(6)
     run.submit("parallel.timeout_s=60")
     run.wait_for_step(5)
     # not the first node, whose loss SLURM alone notices
     lost = nodes.run("scontrol", "show", "hostnames", _nodes_of(nodes, run.job)).split()[1]
     nodes.lose_power(lost)
     try:
-        run.switch("slow", on=False)
+        run.let_go()
         run.wait_for("COMPLETED")
         assert lost not in _nodes_of(nodes, run.job)
     finally:
@@ -74,7 +74,7 @@ def test_a_bad_node_is_excluded(nodes: Cluster, tmp_path: Path) -> None:
 def test_repeated_failure_stops_the_chain(nodes: Cluster, tmp_path: Path) -> None:
     """A run that fails at the same step again and again is given up with a reason, and its chain with it."""
     run = Submitted(nodes, tmp_path)
-    run.switch("crash", on=True)
+    run.crash()
     run.submit("--chain", "2", nodes=1, requeue={"same_step": 2})
     run.wait_for("FAILED", run.jobs[1])
     assert [attempt["verdict"] for attempt in run.attempts()] == ["again", "stop"]
@@ -86,13 +86,13 @@ def test_repeated_failure_stops_the_chain(nodes: Cluster, tmp_path: Path) -> Non
 def test_a_chain_goes_on_where_a_job_ended(nodes: Cluster, tmp_path: Path) -> None:
     """Without requeue the next job of the chain goes on, and the one after it is not started."""
     run = Submitted(nodes, tmp_path)
-    run.switch("slow", on=True)
+    run.hold(3, nodes=1)
     run.submit("--chain", "3", nodes=1, requeue={"enabled": False})
     run.wait_for_step(2)
     nodes.run("scancel", "--batch", "--signal=USR1", run.job)
     run.wait_for("FAILED")
     assert "ExitCode=138:0" in nodes.run("scontrol", "show", "job", run.job)
-    run.switch("slow", on=False)
+    run.let_go()
     run.wait_for("COMPLETED", run.jobs[1])
     run.wait_for("CANCELLED", run.jobs[2])
     assert saved(run.run).startswith("2-done-")

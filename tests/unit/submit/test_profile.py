@@ -30,6 +30,16 @@ REFUSED = {
     "an option with a line break": ({"sbatch": ["--mem=1\n#SBATCH --wrap=x"]}, "sbatch=.* holds a character"),
     "no option": ({"sbatch": ["exclusive"]}, "sbatch=exclusive is no option of sbatch"),
     "an option that megarl sets": ({"sbatch": ["--array=0-9"]}, "sbatch=.*--array=0-9.* sets what another key"),
+    "no time": ({"time_limit": "a day"}, "time_limit=.* holds a character"),
+    "a time in no form of SLURM's": ({"time_limit": "24h"}, "time_limit=.*24h.* is no time as SLURM writes them"),
+    "a signal before the start": (
+        {"time_limit": "10:00", "requeue": {"signal_before_s": 601}},
+        r"requeue\.signal_before_s=601 leaves nothing of time_limit=\"10:00\", which is 600 s",
+    ),
+    "a signal at the start": (
+        {"time_limit": "2", "requeue": {"signal_before_s": 120}},
+        r"requeue\.signal_before_s=120 leaves nothing of time_limit=\"2\", which is 120 s",
+    ),
     "no variable": ({"environment": {"A;B": "x"}}, "environment.A;B is no name of a variable"),
     "a container without an image": ({"container": {"runtime": "pyxis"}}, "has no container.image"),
     "a container without an interpreter": (
@@ -37,6 +47,7 @@ REFUSED = {
         "container.runtime=apptainer has no python",
     ),
     "staging to nowhere": ({"staging": {"keys": ["model.init_from"]}}, "has no staging.folder"),
+    "staging to the shared folder": ({"staging": {"folder": "tmp"}}, "staging.folder=tmp is relative"),
 }
 
 
@@ -45,6 +56,11 @@ def test_refused(case: str, tmp_path: Path) -> None:
     profile, message = REFUSED[case]
     with pytest.raises(UserError, match=message):
         loaded(tmp_path, **profile)
+
+
+def test_the_time_limit_may_be_just_longer_than_the_signal_or_none(tmp_path: Path) -> None:
+    assert loaded(tmp_path, time_limit="2:01", requeue={"signal_before_s": 120}).time_limit == "2:01"
+    assert loaded(tmp_path, time_limit="UNLIMITED", requeue={"signal_before_s": 65535}).time_limit == "UNLIMITED"
 
 
 def test_settings_win_over_the_file(tmp_path: Path) -> None:
