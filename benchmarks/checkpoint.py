@@ -3,9 +3,11 @@
     python benchmarks/checkpoint.py [folder]      # from the repository's root; minutes
 
 One process, 34 million parameters, so 0.4 GB of weights and moments in fp32, below `folder` (of a temporary one where
-it is left out). Saves take turns; between two of them the policy makes an update, during which the background writes.
-A save at once is timed from its call to its return; of one in the background all that the training thread does is: the
-call, each look whether it is done, and its completion. Writes benchmarks/checkpoint.json.
+it is left out). Saves take turns; after each the policy makes updates, during which the background copies and writes.
+A save at once is timed from its call to its return. Of one in the background all that the training thread does is, or
+waits for: the call, the copy where an update would change what is not copied yet, each look whether it is done, and its
+completion. The updates that have no save beside them, and those that do, are timed too: on a machine without a core to
+spare a thread in the background slows them. Writes benchmarks/checkpoint.json.
 """
 
 import json
@@ -27,7 +29,8 @@ import torch
 from megarl.config.load import load_recipe
 from megarl.loop.folder import claim_folder
 from megarl.loop.journal import Journal
-from megarl.loop.run import Run, build_run, facts
+from megarl.loop.run import Run, build_run
+from megarl.loop.software import facts
 from megarl.loop.start import start
 from megarl.loop.stop import StopFlag
 from megarl.megatron.batch import pad_batch
@@ -50,54 +53,75 @@ SIZES = [
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """Seconds of each save, and the bytes of one."""
+    """Seconds of each save and of the updates between them, and the bytes of one save."""
     recipe = load_recipe("recipes/demo/grpo_arithmetic.yaml", [*SIZES, f"output_dir={folder / 'run'}"]).recipe
     layout = join_world(recipe.parallel, recipe.seed)
     lock = claim_folder(recipe, facts())
-    seconds: dict[str, list[float]] = {"at once": [], "in the background": []}
     with Journal(recipe, is_main=True) as journal:
         run = build_run(recipe, layout, journal, StopFlag())
         start(run)
-        update(run)
+        timed = TimedRun(run)
+        timed.update()
         for number in range(2 * (SAVES + 1)):
-            background = number % 2 == 1
-            recipe.checkpoint.background = background
-            stall = timed_save(run, wait=not background)
             # the first of each finds nothing in place
-            if number >= 2:
-                seconds["in the background" if background else "at once"].append(stall)
-            print(f"{'in the background' if background else 'at once'}: {stall:.3f} s", file=sys.stderr, flush=True)
+            timed.save(in_background=number % 2 == 1, counts=number >= 2)
         newest = folder / "run/checkpoints" / run.store.names()[-1]
         bytes_of_one = sum(file.stat().st_size for file in newest.glob("policy/*"))
         run.close()
     lock.close()
     leave_world()
-    at_once, stalled = (median(values) for values in seconds.values())
-    return {"bytes": bytes_of_one, "seconds": seconds, "ratio_of_medians": stalled / at_once}
+    at_once, stalled = (median(timed.seconds[name]) for name in ("at once", "in the background"))
+    return {"bytes": bytes_of_one, "seconds": timed.seconds, "ratio_of_medians": stalled / at_once}
 
 
-def timed_save(run: Run, *, wait: bool) -> float:
-    """Seconds that the training thread spends on a save of a state that was not saved yet."""
-    run.state.step += 1
-    spent = -time.perf_counter()
-    run.save(wait=wait)
-    spent += time.perf_counter()
-    while run.saver.is_writing:
-        update(run)
-        spent -= time.perf_counter()
-        run.saver.poll()
+class TimedRun:
+    """A run whose training thread is timed."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        names = ("at once", "in the background", "update alone", "update beside a save", "waited for copies")
+        self.seconds: dict[str, list[float]] = {name: [] for name in names}
+        self._released, self._waited = run.policy.release, 0.0
+        run.policy.release = self._release  # type: ignore[method-assign]
+
+    def save(self, *, in_background: bool, counts: bool) -> None:
+        """One save of a state that was not saved yet, and updates until it is over."""
+        run, kind = self.run, "in the background" if in_background else "at once"
+        run.recipe.checkpoint.background = in_background
+        run.state.step += 1
+        self._waited = 0.0
+        spent = -time.perf_counter()
+        run.save(wait=not in_background)
         spent += time.perf_counter()
-    if wait:
-        update(run)
-    return spent
+        beside = []
+        while run.saver.is_writing:
+            beside.append(self.update())
+            spent -= time.perf_counter()
+            run.saver.poll()
+            spent += time.perf_counter()
+        alone = [self.update()]
+        spent += self._waited
+        print(f"{kind}: {spent:.3f} s", file=sys.stderr, flush=True)
+        if counts:
+            self.seconds[kind].append(spent)
+            self.seconds["update alone"] += alone
+            self.seconds["update beside a save"] += beside
+            self.seconds["waited for copies"] += [self._waited] * in_background
 
+    def update(self) -> float:
+        """One update on a fixed batch; its seconds, without those that it waits for a copy."""
+        waited = self._waited
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randint(0, self.run.policy.vocab_size, (4, 64), generator=generator).tolist()
+        batch = pad_batch([row[:8] for row in rows], [row[8:] for row in rows], torch.device("cpu"))
+        begin = time.perf_counter()
+        self.run.policy.update(batch, SFT(), micro_batch_size=2)
+        return time.perf_counter() - begin - (self._waited - waited)
 
-def update(run: Run) -> None:
-    """One update on a fixed batch."""
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randint(0, run.policy.vocab_size, (4, 64), generator=generator).tolist()
-    batch = pad_batch([row[:8] for row in rows], [row[8:] for row in rows], torch.device("cpu"))
-    run.policy.update(batch, SFT(), micro_batch_size=2)
+    def _release(self) -> None:
+        begin = time.perf_counter()
+        self._released()
+        self._waited += time.perf_counter() - begin
 
 
 def main(arguments: list[str]) -> None:

@@ -21,7 +21,12 @@ import psutil
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # what a run, its summary and the workers of tests/parallel load; a name that is not installed is passed over
-_IMPORTED = ["megarl.loop.train", "megarl.observe.picture", "torch.utils.tensorboard", "transformers.models.qwen2"]
+_IMPORTED = [
+    "megarl.loop.train",
+    "megarl.observe.picture",
+    "torch.utils.tensorboard",
+    "transformers.models.qwen2.modeling_qwen2",
+]
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(_IMPORTED)
 

@@ -92,11 +92,11 @@ class CheckpointStore:
             if self.staging.exists() or not final.exists():
                 raise
         sync_to_disk(self.folder)
-        if self.staging.exists() or _manifest(final).get("digest") != digest:
+        if self.staging.exists() or _read_manifest(final)[0].get("digest") != digest:
             raise OSError(errno.EIO, f"a rename was reported and not made, of {self.staging} to {final.name}")
 
     def _score(self, name: str) -> float:
-        score = _manifest(self.folder / name).get("score")
+        score = _read_manifest(self.folder / name)[0].get("score")
         return score if isinstance(score, float) else math.nan
 
     def names(self) -> list[str]:
@@ -141,29 +141,28 @@ def digest_of(path: Path) -> Digest:
     return {"bytes": path.stat().st_size, "sha256": digest}
 
 
-def _manifest(path: Path) -> dict[str, Any]:
-    """What a checkpoint's manifest says, unverified; nothing where it cannot be read."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-    except (OSError, ValueError):
-        return {}
-    return manifest if isinstance(manifest, dict) else {}
-
-
 def _verify(path: Path) -> tuple[dict[str, Any], str | None]:
     """The manifest, and what is wrong with the folder (None where nothing is)."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-    except (OSError, ValueError) as error:
-        return {}, f"its manifest cannot be read ({error})"
-    if not isinstance(manifest, dict) or _manifest_digest(manifest) != manifest.get("digest"):
-        return {}, f"{MANIFEST} is not what was written"
+    manifest, damage = _read_manifest(path)
+    if damage is not None:
+        return manifest, damage
     for name, digest in manifest["files"].items():
         file = path / name
         if not file.is_file():
             return manifest, f"{name} is missing"
         if digest_of(file) != digest:
             return manifest, f"{name} is not what was written"
+    return manifest, None
+
+
+def _read_manifest(path: Path) -> tuple[dict[str, Any], str | None]:
+    """What a checkpoint's manifest says, and what is wrong with it; then it says nothing."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
+        return {}, f"its manifest cannot be read ({error})"
+    if not isinstance(manifest, dict) or _manifest_digest(manifest) != manifest.get("digest"):
+        return {}, f"{MANIFEST} is not what was written"
     return manifest, None
 
 

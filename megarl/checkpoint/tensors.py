@@ -18,8 +18,9 @@ from safetensors.torch import load_file
 from megarl.checkpoint.shards import write_tensors
 from megarl.megatron.schedule import Trainee
 from megarl.megatron.world import Layout
-from megarl.platform.checkpoint_writer import HostMemory, PendingWrite, plan_write
+from megarl.platform.checkpoint_writer import plan_write
 from megarl.platform.fp8.linear import delayed_scales
+from megarl.platform.pending_write import HostMemory, PendingWrite
 
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
@@ -36,8 +37,12 @@ class PendingTensors:
     _sharded: PendingWrite
     _own: dict[Path, dict[str, torch.Tensor]]
 
+    def copy(self) -> None:
+        """See `PendingWrite.copy`: once this returns, the trainee's weights and moments may change."""
+        self._sharded.copy()
+
     def write(self) -> None:
-        """Writes and syncs the files. Not collective, and safe in a thread.
+        """Copies, writes and syncs the files. Not collective, and safe in a thread.
 
         Raises:
             OSError: a file could not be written.
@@ -69,7 +74,9 @@ def plan_tensors(
             change the optimizer that goes on.
         name: of the trainee, which gets a folder of its own.
         with_rng: whether this rank's random state is saved too: once a checkpoint.
-        memory: for a copy of its share on the host, so that the trainee may go on before it is written.
+        memory: for a copy of its share on the host, so that the trainee may go on before it is written. Its weights and
+            moments must stay as they are until `PendingTensors.copy` has returned; its generators and buffers are
+            copied here.
 
     Raises:
         OSError: the part that is no tensor could not be written.
@@ -78,7 +85,9 @@ def plan_tensors(
     if trainee.layout.is_main:
         tensors.mkdir()
     torch.distributed.barrier()
-    sharded = plan_write(_sharded_state(trainee, with_optimizer, is_loading=False), tensors, memory)
+    # a forward pass may change them
+    buffers = [buffer for model in trainee.models for buffer in model.buffers()]
+    sharded = plan_write(_sharded_state(trainee, with_optimizer, is_loading=False), tensors, memory, buffers)
     own = {folder / _rank_file("rng", trainee): _rng_state()} if with_rng else {}
     if scales := _scale_tensors(trainee):
         copies = {key: tensor.cpu().clone() for key, tensor in scales.items()}

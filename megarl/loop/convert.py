@@ -1,7 +1,6 @@
 """A run's checkpoint, or a folder in Hugging Face layout, as a folder in Hugging Face layout."""
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +10,12 @@ from megarl.checkpoint.store import MANIFEST, CheckpointStore, damage_of
 from megarl.checkpoint.tensors import load_model
 from megarl.config.errors import RunFolderError
 from megarl.config.hf_config import model_keys, read_config, refuse_other_architectures
-from megarl.config.load import recipe_from_tree
 from megarl.config.model import ModelConfig, ParallelConfig
 from megarl.config.moe import MoEConfig
 from megarl.config.precision import FP8Config
 from megarl.config.refusal import in_words
 from megarl.data.tokenizer import build_tokenizer
-from megarl.loop.folder import CHECKPOINTS, RUN_FILE
+from megarl.loop.folder import CHECKPOINTS, RUN_FILE, held_recipe
 from megarl.loop.place import check_place
 from megarl.megatron.hf_folder import check_saved_weights
 from megarl.megatron.policy import FrozenModel
@@ -93,11 +91,8 @@ def _reshard(source: Path, target: Path, shard_bytes: int) -> None:
 
 def _export(run: Path, checkpoint: Path, target: Path, shard_bytes: int) -> None:
     """From any layout: the checkpoint's tensors are cut anew for a world of one."""
-    try:
-        recipe = recipe_from_tree(json.loads((run / RUN_FILE).read_text())["recipe"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"has a {RUN_FILE} without its recipe ({error})"
-        raise RunFolderError(f"{SOURCE}={in_words(str(run))} {reason}; restore it from a copy.") from error
+    recipe = held_recipe(run, SOURCE, "restore it from a copy")
+    assert recipe is not None, "who calls has seen the file"
     recipe.parallel = ParallelConfig(threads=recipe.parallel.threads)
     # nothing is multiplied here, and the layers of real FP8 are for GPUs alone
     recipe.precision.fp8 = FP8Config()

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from megarl.config.errors import RecipeError, RunFolderError
 from megarl.config.load import recipe_from_tree, recipe_hash
+from megarl.config.refusal import in_words
 from megarl.config.resume import changes, listed
 from megarl.config.schema import Recipe
 from megarl.loop.place import check_place
@@ -31,7 +32,7 @@ def check_folder(recipe: Recipe) -> None:
     """
     check_place(recipe.output_dir)
     folder = Path(recipe.output_dir)
-    held = _held_run(folder)
+    held = held_recipe(folder)
     if held is None:
         if recipe.resume == "must":
             raise RunFolderError(f"resume=must, but output_dir={folder} holds no run; set resume=auto to start one.")
@@ -42,7 +43,7 @@ def check_folder(recipe: Recipe) -> None:
         raise RunFolderError(
             f"resume=never, but output_dir={folder} holds a run; name another folder or set resume=auto."
         )
-    found = changes(_recipe_of(folder, held), asdict(recipe))
+    found = changes(asdict(held), asdict(recipe))
     if found.fixed:
         allowed = f"; {listed(found.allowed)} may" if found.allowed else ""
         raise RunFolderError(
@@ -109,22 +110,28 @@ def writing_to(output_dir: str, what: str) -> Iterator[None]:
         ) from error
 
 
-def _held_run(folder: Path) -> dict[str, Any] | None:
-    file = folder / RUN_FILE
-    if not file.exists():
+def held_recipe(folder: Path, key: str = "output_dir", fix: str = "name another folder") -> Recipe | None:
+    """The recipe of the run that a folder holds; keys that it is too old to know have their defaults.
+
+    Args:
+        folder: of a run, or not.
+        key: what the user gave the folder as, for refusals.
+        fix: what to do where the run's file is damaged.
+
+    Returns:
+        None where the folder holds no run.
+
+    Raises:
+        RunFolderError: the run's file cannot be read, or has no recipe that this release knows.
+    """
+    if not (file := folder / RUN_FILE).exists():
         return None
+    place = f"{key}={in_words(str(folder))}"
     try:
-        held = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunFolderError(f"{file} cannot be read ({error}); name another output_dir.") from error
-    return held if isinstance(held, dict) else {}
-
-
-def _recipe_of(folder: Path, held: dict[str, Any]) -> dict[str, Any]:
-    """The recipe in the run's file; keys that it is too old to know have their defaults."""
-    try:
-        return asdict(recipe_from_tree(held["recipe"]))
+        return recipe_from_tree(json.loads(file.read_text())["recipe"])
     except RecipeError as error:
-        raise RunFolderError(f"output_dir={folder}: {error}") from error
+        raise RunFolderError(f"{place}: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunFolderError(f"{place} has a {RUN_FILE} that cannot be read ({error}); {fix}.") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{folder / RUN_FILE} holds no recipe; name another output_dir.") from error
+        raise RunFolderError(f"{place} has a {RUN_FILE} without a recipe; {fix}.") from error

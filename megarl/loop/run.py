@@ -1,13 +1,11 @@
 """Everything a run is made of, built once from the recipe."""
 
 import math
-import platform as python_platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +28,7 @@ from megarl.loop.folder import CHECKPOINTS
 from megarl.loop.journal import Journal
 from megarl.loop.policy_loss import build_policy_loss
 from megarl.loop.saver import Saver
+from megarl.loop.software import engine_facts, facts
 from megarl.loop.stop import StopFlag, Stopped
 from megarl.loop.watchdog import phase
 from megarl.megatron.critic import Critic
@@ -73,6 +72,7 @@ class Run:
     ahead: "Ahead | None" = None
     state: RunState = field(default_factory=RunState)
     saved: dict[str, Any] | None = None
+    engine_before: Mapping[str, Any] = field(default_factory=lambda: {"releases": []})
     warned_of_entropy: bool = False
     token_classes_V: Tensor | None = None
     told_of_drift: set[str] = field(default_factory=set)
@@ -210,6 +210,7 @@ class Run:
                 "optimizers": stepped,
                 **self._score(metrics),
                 **facts(),
+                "engine": engine_facts(self),
             }
             with phase("save"):
                 self.saver.begin(about, stepped)
@@ -269,12 +270,6 @@ def _build_engine(recipe: Recipe, layout: Layout, vocab_size: int, journal: Jour
 def _retention(config: CheckpointConfig) -> Retention:
     better: Literal["max", "min"] = "max" if config.best_mode == "max" else "min"
     return Retention(config.keep, every=config.keep_every, best=config.keep_best, better=better)
-
-
-def facts() -> dict[str, Any]:
-    """What a checkpoint and a run record about the software."""
-    libraries = ("megarl", "torch", "megatron-core", "transformers")
-    return {"python": python_platform.python_version(), "libraries": {name: version(name) for name in libraries}}
 
 
 @contextmanager

@@ -1,11 +1,8 @@
 """Saves a run's state as one checkpoint, in the background where asked; one at a time."""
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,62 +11,16 @@ import torch.distributed as dist
 from megarl.checkpoint.hf import write_hf
 from megarl.checkpoint.responses import save_responses
 from megarl.checkpoint.state import RunState
-from megarl.checkpoint.store import Digest, digest_of
-from megarl.checkpoint.tensors import PendingTensors, plan_tensors
+from megarl.checkpoint.tensors import plan_tensors
 from megarl.config.errors import DivergedError, RunFolderError
+from megarl.loop.save import HF, Save
 from megarl.megatron.finite import all_finite
 from megarl.megatron.precision import whole_precision
-from megarl.platform.checkpoint_writer import HostMemory
+from megarl.platform.pending_write import HostMemory
 from megarl.platform.platform import current
 
 if TYPE_CHECKING:
     from megarl.loop.run import Run
-
-HF = "hf"
-"""Folder of a checkpoint with the policy in Hugging Face layout."""
-
-
-@dataclass
-class _Save:
-    """A save under way on this rank.
-
-    Attributes:
-        state: as it was, on the main rank with the responses that wait.
-        facts: for the manifest.
-        parts: what all ranks write, by trainee.
-        more: what this rank writes beside it.
-        digests: of the files that this rank has written, by path in the staging folder.
-        is_main: whether this is the main rank.
-        thread: that writes, in the background.
-        error: of the writing.
-    """
-
-    state: RunState
-    facts: dict[str, Any]
-    parts: list[PendingTensors]
-    more: Callable[[], None]
-    staging: Path
-    digests: dict[str, Digest]
-    is_main: bool
-    thread: threading.Thread | None = None
-    error: Exception | None = None
-
-    def write(self) -> None:
-        """Writes this rank's files and digests them."""
-        for part in self.parts:
-            part.write()
-            for file in part.files:
-                self.digests[str(file.relative_to(self.staging))] = digest_of(file)
-        self.more()
-        for file in sorted((self.staging / HF).iterdir()) if self.is_main and (self.staging / HF).exists() else ():
-            self.digests[str(file.relative_to(self.staging))] = digest_of(file)
-
-    def try_to_write(self) -> None:
-        """As `write`; what goes wrong is kept, for all ranks to learn of it."""
-        try:
-            self.write()
-        except Exception as error:
-            self.error = error
 
 
 class Saver:
@@ -78,7 +29,7 @@ class Saver:
     def __init__(self, run: "Run") -> None:
         """Args: run: whose state is saved."""
         self._run = run
-        self._pending: _Save | None = None
+        self._pending: Save | None = None
         self._memory = HostMemory()
 
     def begin(self, facts: dict[str, Any], stepped: dict[str, bool]) -> None:
@@ -111,14 +62,14 @@ class Saver:
                 for name, trainee in run.trainees.items()
             ]
         state = deepcopy(run.state)
-        save = _Save(state, facts, parts, self._more(state), run.store.staging, {}, run.layout.is_main)
+        save = Save(run.store, state, facts, parts, self._more(state), run.layout.is_main, in_background)
         if in_background:
-            save.thread = threading.Thread(target=save.try_to_write, name="checkpoint", daemon=True)
-            save.thread.start()
-            self._pending = save
-        else:
-            save.try_to_write()
-            self._complete(save)
+            for trainee in run.trainees.values():
+                trainee.hold_until(save.await_copies)
+        save.write()
+        self._pending = save
+        if not in_background:
+            self.finish()
 
     def _refuse_nonfinite(self) -> None:
         """Finite gradients may still make weights that overflow."""
@@ -135,18 +86,18 @@ class Saver:
         return self._pending is not None
 
     def poll(self) -> None:
-        """Completes a save that all ranks have written; tells of one that failed.
+        """Takes a save to its next stage once all ranks have done their part; tells of one that failed.
 
         Raises:
             RunFolderError: as `begin`.
         """
-        if self._pending is None or self._pending.thread is None:
+        if (save := self._pending) is None:
             return
-        done = torch.tensor(int(not self._pending.thread.is_alive()), device=current().device)
+        done = torch.tensor(int(not save.is_busy), device=current().device)
         if self._run.layout.world_size > 1:
             dist.all_reduce(done, op=dist.ReduceOp.MIN)
         if done:
-            self.finish()
+            self._advance(save)
 
     def finish(self) -> None:
         """Waits until the save that is under way, if there is one, is over.
@@ -154,19 +105,18 @@ class Saver:
         Raises:
             RunFolderError: as `begin`.
         """
-        save, self._pending = self._pending, None
-        if save is None:
-            return
-        if save.thread is not None:
-            save.thread.join()
-        self._complete(save)
+        while self._pending is not None:
+            self._advance(self._pending)
 
-    def _complete(self, save: _Save) -> None:
-        """Makes a checkpoint of what all ranks have written."""
+    def _advance(self, save: Save) -> None:
+        """Waits for a save's part on this rank and begins the next, if there is one."""
         run = self._run
+        # one that fails is over
+        self._pending = None
         with self._agreed():
-            if save.error is not None:
-                raise save.error
+            save.join()
+        if save.is_written:
+            return
         with self._told():
             for part in save.parts:
                 part.finish()
@@ -174,10 +124,8 @@ class Saver:
         if run.layout.world_size > 1:
             digests = [None] * run.layout.world_size
             dist.gather_object(save.digests, digests if run.layout.is_main else None)
-        with self._agreed():
-            if run.layout.is_main:
-                together = {name: digest for each in digests for name, digest in each.items()}
-                run.store.commit(save.state, save.facts, together)
+        save.commit({name: digest for each in digests for name, digest in (each or {}).items()})
+        self._pending = save
 
     def _more(self, state: RunState) -> Callable[[], None]:
         """What the main rank writes beside the tensors; what it takes from the policy is gathered here. Collective."""

@@ -13,7 +13,8 @@ from megarl.checkpoint.tensors import load_tensors, seed_generators
 from megarl.config.errors import RunFolderError
 from megarl.config.resume import changes, listed
 from megarl.loop.folder import writing_to
-from megarl.loop.run import Run, facts
+from megarl.loop.run import Run
+from megarl.loop.software import note_other_libraries
 from megarl.megatron.critic import Critic
 from megarl.megatron.hf_folder import saved_weights
 from megarl.megatron.policy import FrozenModel
@@ -51,7 +52,9 @@ def start(run: Run) -> None:
         run.saved = run.state.as_dict()
         run.journal.note(f"resumed from {path}")
         _note_changes(run, manifest)
-        _note_other_versions(run, manifest)
+        note_other_libraries(run, manifest)
+        # a checkpoint of an older release tells nothing of it
+        run.engine_before = manifest.get("engine", run.engine_before)
     run.journal.rewind(run.state)
 
 
@@ -99,14 +102,6 @@ def _note_changes(run: Run, manifest: dict[str, Any]) -> None:
         run.journal.note(f"changed since: {listed(found.layout)}; from here on the numbers agree up to rounding")
     if found.free:
         run.journal.note(f"changed since: {listed(found.free)}")
-
-
-def _note_other_versions(run: Run, manifest: dict[str, Any]) -> None:
-    """Other libraries may give other bits; the run goes on, and says so."""
-    before, now = manifest["libraries"], facts()["libraries"]
-    changed = [f"{name} {before.get(name)} -> {now[name]}" for name in now if before.get(name) != now[name]]
-    if changed:
-        run.journal.note(f"libraries have changed since ({', '.join(changed)}): the bits may differ from here on")
 
 
 def begin_phase(run: Run) -> None:

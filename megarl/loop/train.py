@@ -15,8 +15,9 @@ from megarl.loop.evaluation import evaluate
 from megarl.loop.folder import claim_folder, writing_to
 from megarl.loop.journal import Journal
 from megarl.loop.rl import rl_step
-from megarl.loop.run import Run, build_run, facts
+from megarl.loop.run import Run, build_run
 from megarl.loop.sft import sft_step
+from megarl.loop.software import facts, note_other_engine
 from megarl.loop.start import begin_phase, begin_reference, start
 from megarl.loop.stop import StopFlag, Stopped
 from megarl.loop.watchdog import WATCHDOG
@@ -116,6 +117,7 @@ def _reinforce(run: Run) -> None:
     config, state = run.recipe.rl, run.state
     begin_reference(run)
     run.sync.push(state.weight_version)
+    note_other_engine(run)
     _evaluate_once(run, "before")
     if config.asynchrony.mode != "sync":
         run.ahead = Ahead(run)

@@ -64,6 +64,7 @@ class Critic(Trainee):
 
     def load(self, read: ReadTensor) -> None:
         """Fills the body from full Hugging Face tensors, such as the policy's; the head stays at zero."""
+        self.release()
         load_weights(self.models, self.recipe.model, self.vocab_size, read, without=HEAD)
         self.take_over_weights()
 

@@ -95,6 +95,7 @@ class Policy(FrozenModel, Trainee):
 
     def load(self, read: ReadTensor) -> None:
         """Fills the weights, and the optimizer's own where there is one already."""
+        self.release()
         FrozenModel.load(self, read)
         self.take_over_weights()
 

@@ -152,6 +152,22 @@ class Trainee:
         self.wrapped = wrap_for_training(models, precision, distributed_optimizer=distributed_optimizer)
         self.optimizer: Any = None
         self.has_stepped = False
+        self._wait_for_reader: Callable[[], object] | None = None
+
+    def hold_until(self, wait: Callable[[], object]) -> None:
+        """Has the next change of weights or moments wait for whoever reads them beside the training.
+
+        Args:
+            wait: returns once they are read. Called at most once, before that change.
+        """
+        self.release()
+        self._wait_for_reader = wait
+
+    def release(self) -> None:
+        """Waits for whoever reads the weights and moments: to be called before they change."""
+        wait, self._wait_for_reader = self._wait_for_reader, None
+        if wait is not None:
+            wait()
 
     def start_phase(self, config: OptimizerConfig, steps: int) -> None:
         """Gives the model a fresh optimizer and schedule for `steps` updates."""
@@ -203,6 +219,7 @@ class Trainee:
         sums = reduce_metrics(logs, self.layout)
         loss, tokens = sums.pop("loss")
         nonfinite = not (math.isfinite(loss) and (loss_scale is not None or self._gradient_is_finite()))
+        self.release()
         succeeded, grad_norm, _ = (False, math.nan, None) if nonfinite else self.optimizer.step()
         # an overflow is what fp16's loss scaling goes by, until it can go no lower
         nonfinite = nonfinite or (not succeeded and (loss_scale or 0.0) <= self.precision.loss_scale.least)

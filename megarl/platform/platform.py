@@ -1,8 +1,10 @@
 """The one place that asks whether there is a GPU."""
 
+import contextlib
 import functools
 import importlib.util
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +39,30 @@ class Platform:
         """Waits until the device has done all that was asked of it. CPU operations are done when they return."""
         if self.name == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def mark(self) -> "torch.cuda.Event | None":
+        """The point that the device's current stream has been asked to come to; None on the CPU."""
+        if self.name != "cuda":
+            return None
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    @contextlib.contextmanager
+    def beside(self, mark: "torch.cuda.Event | None") -> Iterator[None]:
+        """What the device is asked for in the block starts at that point, beside later work, and is done by its end.
+
+        Args:
+            mark: of `mark`, by any thread.
+        """
+        if mark is None:
+            yield
+            return
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_event(mark)
+        with torch.cuda.stream(stream):
+            yield
+        stream.synchronize()
 
 
 @functools.cache

@@ -105,6 +105,11 @@ class Fleet:
         return sum(self._on_all(lambda replica: replica.workers()))
 
     @property
+    def releases(self) -> list[str]:
+        """Of the servers' software, each once; of those that were up."""
+        return sorted({replica.release for replica in self._replicas} - {""})
+
+    @property
     def slots(self) -> int:
         """Requests that all servers work on at once."""
         return self._max_concurrent * len(self._replicas)

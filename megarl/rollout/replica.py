@@ -12,6 +12,9 @@ class Replica(Protocol):
     All raise `ServerUnreachableError` where no answer comes, and `EngineError` where the server refuses.
     """
 
+    release: str
+    """Of the server's software; empty before it was ready."""
+
     @property
     def url(self) -> str:
         """Where it is, for whoever reads of it."""

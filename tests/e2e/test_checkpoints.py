@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 
 from megarl.checkpoint.store import MANIFEST, CheckpointStore, damage_of
 from megarl.observe.metrics import reproducible
+from tests.faults.planted import copying_late
 from tests.forked_runs import train
 from tests.runs import metrics
 
@@ -40,13 +42,17 @@ def manifest(checkpoint: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The same run, saved while it waits, and saved in the background with fewer checkpoints kept."""
+    """The same run, saved while it waits, and saved in the background with fewer checkpoints kept.
+
+    In the background each copy begins late: what does not wait for it writes other numbers.
+    """
     folders = tmp_path_factory.mktemp(WAITS) / "run", tmp_path_factory.mktemp(LATER) / "run"
     kept = ["checkpoint.background=true", "checkpoint.keep=1", "checkpoint.keep_best=1", "checkpoint.keep_every=3"]
     kept += ["checkpoint.best_metric=response/tokens_mean", "checkpoint.best_mode=min"]
-    for folder, more in zip(folders, (["checkpoint.keep=9"], kept), strict=True):
-        finished = train(f"output_dir={folder}", *SHARED, *more)
-        assert finished.returncode == 0, finished.stderr
+    finished = train(f"output_dir={folders[0]}", *SHARED, "checkpoint.keep=9")
+    assert finished.returncode == 0, finished.stderr
+    finished = train(f"output_dir={folders[1]}", *SHARED, *kept, start=copying_late, more=(1.0,))
+    assert finished.returncode == 0, finished.stderr
     return folders
 
 
@@ -66,6 +72,12 @@ def test_the_background_changes_no_file_and_no_number(runs: tuple[Path, Path]) -
         there, here = (re.sub(SAVE_ID, b"", (folder / name / index).read_bytes()) for folder in (waits, background))
         assert there == here.replace(LATER.encode(), WAITS.encode())
     assert not (background / ".writing").exists()
+
+
+def test_the_manifest_names_the_software(runs: tuple[Path, Path]) -> None:
+    told = manifest(runs[0] / "checkpoints/2-done-00000000")
+    assert told["libraries"] == {name: version(name) for name in ("megarl", "torch", "megatron-core", "transformers")}
+    assert told["engine"] == {"name": "embedded", "releases": [version("megarl")]}
 
 
 def test_the_policy_asked_for_stays(runs: tuple[Path, Path]) -> None:

@@ -14,11 +14,18 @@ VOCAB = 28
 
 @contextmanager
 def simulated_server(
-    *, token_ms: float, tokens: tuple[int, int] = (1, 16), slots: int = 64, port: int = 0, secret: str = ""
+    *,
+    token_ms: float,
+    tokens: tuple[int, int] = (1, 16),
+    slots: int = 64,
+    port: int = 0,
+    secret: str = "",
+    release: str = "1.0",
 ) -> Iterator[str]:
     """URL of a server that is up; the arguments are those of tests/engines/simulated_latency_server.py."""
     command = [sys.executable, "-m", "tests.engines.simulated_latency_server", "--tokens", *map(str, tokens)]
-    for name, value in {"port": port, "vocab": VOCAB, "token-ms": token_ms, "slots": slots, "secret": secret}.items():
+    settings = {"port": port, "vocab": VOCAB, "token-ms": token_ms, "slots": slots, "secret": secret}
+    for name, value in {**settings, "release": release}.items():
         command += [f"--{name}", str(value)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as process:

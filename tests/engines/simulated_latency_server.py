@@ -184,6 +184,7 @@ class Handler(BaseHTTPRequestHandler):
     engine: SimulatedLatencyEngine
     settings: dict[str, Any]
     secret: str
+    release: str
 
     def do_GET(self) -> None:
         if self._refused():
@@ -192,6 +193,7 @@ class Handler(BaseHTTPRequestHandler):
         known = {
             "/health": None,
             "/is_paused": {"is_paused": self.engine.paused},
+            "/version": {"version": self.release},
             "/server_info": {"vllm_config": {"model_config": model}},
         }
         self._answer(known[urlsplit(self.path).path])
@@ -253,10 +255,11 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=64, help="responses worked on at once")
     parser.add_argument("--secret", default="", help="token without which it answers nothing; none where empty")
     parser.add_argument("--context", type=int, default=128, help="the model's")
+    parser.add_argument("--release", default="1.0", help="that it says it is of")
     given = parser.parse_args()
     low, high = given.tokens
     Handler.engine = SimulatedLatencyEngine(given.vocab, given.token_ms / 1000, (low, high), given.slots)
-    Handler.secret = given.secret
+    Handler.secret, Handler.release = given.secret, given.release
     Handler.settings = {"dtype": "torch.float32", "max_model_len": given.context}
     server = Server(("127.0.0.1", given.port), Handler)
     print(server.server_port, flush=True)

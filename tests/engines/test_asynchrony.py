@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from megarl.checkpoint.responses import load_responses
+from megarl.checkpoint.store import MANIFEST
 from megarl.observe.metrics import reproducible
 from tests.engines.simulated import simulated_server
 from tests.runs import REPOSITORY, command, environment, metrics, reached, started, train, undocumented, wait_until
@@ -181,12 +182,16 @@ def test_a_run_that_is_stopped_while_it_waits_goes_on_with_what_it_had(runs: dic
         port = int(url.rpartition(":")[2])
     (checkpoint,) = folder.glob("checkpoints/1-rl-00000000")
     awaited = load_responses(checkpoint)
+    manifest = json.loads((checkpoint / MANIFEST).read_text())
+    assert manifest["engine"] == {"name": "vllm", "releases": ["1.0"]}
     rows = [each for batch in awaited.values() for each in batch.values()]
     assert {each.finish_reason for each in rows} == {"stop", "abort"}
     assert set(awaited) == {0, 4, 8, 12}
-    with simulated_server(token_ms=15, port=port) as url:
+    with simulated_server(token_ms=15, port=port, release="1.1") as url:
         resumed = train(*keys, f"engine.urls=[{url}]")
     assert resumed.returncode == 0, resumed.stderr
+    told = " ".join(resumed.stdout.split())
+    assert "the engine has changed since (vllm 1.0 -> vllm 1.1): the bits may differ from here on" in told
     assert places(folder) == places(runs["sync"])
     held = {(each.request.problem_id, each.request.sample): each for each in rows}
     shown = {(row["problem_id"], row["sample"]): row for row in trained(folder)}

@@ -74,6 +74,20 @@ def with_largest_file(argv: list[str], limit: int) -> int:
     return main(argv)
 
 
+def copying_late(argv: list[str], seconds: float) -> int:
+    """`main`; in each save the copy of this rank's tensors begins so late."""
+    from megarl.checkpoint.tensors import PendingTensors
+
+    copy = PendingTensors.copy
+
+    def late(pending: PendingTensors) -> None:
+        time.sleep(seconds)
+        copy(pending)
+
+    PendingTensors.copy = late  # type: ignore[method-assign]
+    return main(argv)
+
+
 def hanging(argv: list[str], name: str, number: int, rank: int, holds_python: bool) -> int:
     """`main`; that rank sleeps for good in the nth phase of that name, with or without Python's lock."""
     seen = 0

@@ -25,7 +25,7 @@ class SglangReplica:
         self._server = Server(recipe, folder, url, "SGLang", command)
         # one that was running may be in an update that a trainer which died has left
         self._paused = url is not None
-        self._version = "none"
+        self._version, self.release = "none", ""
 
     @property
     def url(self) -> str:
@@ -42,7 +42,9 @@ class SglangReplica:
         self._server.wait_until(self.responsive)
         if self._paused:
             self._release()
-        check_settings(self._server.http.get("/server_info"), self._recipe, self.url)
+        says = self._server.http.get("/server_info")
+        check_settings(says, self._recipe, self.url)
+        self.release = str(says["version"])
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
         """See `Replica`."""

@@ -23,7 +23,7 @@ class VllmReplica:
         self._server = Server(recipe, folder, url, "vLLM", command)
         self._opened: dict[str, Any] | None = None
         self._updating = False
-        self._version = "none"
+        self._version, self.release = "none", ""
 
     @property
     def url(self) -> str:
@@ -39,6 +39,7 @@ class VllmReplica:
         """See `Replica`."""
         self._server.wait_until(lambda: self._server.http.up())
         self._check_settings()
+        self.release = str(self._server.http.get("/version")["version"])
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
         """See `Replica`."""

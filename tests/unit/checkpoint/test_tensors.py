@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from megarl.checkpoint.tensors import load_tensors, save_tensors
+from megarl.checkpoint.tensors import load_tensors, plan_tensors, save_tensors
 from megarl.config.model import ParallelConfig
 from megarl.megatron.world import Layout, join_world, leave_world
+from megarl.platform.pending_write import HostMemory
 from tests.unit.checkpoint.snapshot import STEPS, differences, policy_under, snapshot, train
+from tests.unit.megatron.tiny import noisy_weights
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,28 @@ def test_saving_changes_nothing(layout: Layout, tmp_path: Path) -> None:
     # the generators are shared by the two policies
     a, b = ({k: v for k, v in snapshot(policy).items() if k != "generators"} for policy in (saved, plain))
     assert differences(a, b) == []
+
+
+@pytest.mark.parametrize("change", ["an update", "a load"])
+def test_what_is_copied_beside_the_training_is_copied_before_it_changes(
+    layout: Layout, tmp_path: Path, change: str
+) -> None:
+    """The copy is made at the last moment that it is waited for; later it would have other numbers."""
+    policy = policy_under(layout, 1)
+    train(policy, 0, 1)
+    at_plan = snapshot(policy)
+    pending = plan_tensors(policy, tmp_path, with_optimizer=True, memory=HostMemory())
+    policy.hold_until(pending.copy)
+    if change == "an update":
+        train(policy, 1, 1)
+    else:
+        policy.load(noisy_weights(policy.recipe.model, 7))
+    assert differences(at_plan, snapshot(policy)) != []
+    pending.write()
+    pending.finish()
+    other = policy_under(layout, 2)
+    load_tensors(other, tmp_path, with_optimizer=True)
+    assert differences(at_plan, snapshot(other)) == []
 
 
 def test_a_load_overwrites_a_policy_that_trained_on(layout: Layout, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from megarl.platform import install
-from megarl.platform.checkpoint_writer import HostMemory, plan_write
+from megarl.platform.checkpoint_writer import plan_write
+from megarl.platform.pending_write import HostMemory
 from tests.unit.platform.reference import tiny_config, tiny_gpt
 
 install()
@@ -44,10 +45,11 @@ def test_saved_model_loads_and_no_process_stays(tmp_path: Path, memory: HostMemo
     assert all(torch.equal(parameter, found[name]) for name, parameter in model.named_parameters())
 
 
-def test_what_is_written_later_is_what_was_planned(tmp_path: Path) -> None:
+def test_what_is_written_later_is_what_was_copied(tmp_path: Path) -> None:
     model = tiny_gpt(tiny_config())
     at_plan = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     pending = plan_write({"model": model.sharded_state_dict()}, tmp_path, HostMemory())
+    pending.copy()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
@@ -57,6 +59,22 @@ def test_what_is_written_later_is_what_was_planned(tmp_path: Path) -> None:
     pending.finish()
     found = loaded_parameters(tmp_path)
     assert all(torch.equal(tensor, found[name]) for name, tensor in at_plan.items())
+
+
+def test_what_may_change_before_the_copy_is_copied_at_once(tmp_path: Path) -> None:
+    """Of two tensors that change after the plan, the one that was named is written as it was."""
+    model = tiny_gpt(tiny_config())
+    (first, named), (other, unnamed) = list(model.named_parameters())[:2]
+    before = named.detach().clone()
+    pending = plan_write({"model": model.sharded_state_dict()}, tmp_path, HostMemory(), [named])
+    with torch.no_grad():
+        for parameter in (named, unnamed):
+            parameter.add_(1.0)
+    pending.write()
+    pending.finish()
+    found = loaded_parameters(tmp_path)
+    assert torch.equal(found[first], before) and not torch.equal(named, before)
+    assert torch.equal(found[other], unnamed)
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:

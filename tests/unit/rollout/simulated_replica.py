@@ -18,7 +18,7 @@ class SimulatedReplica:
     """Responses wait for `finish`; one that is cut has its first tokens. A token is the number of those before it."""
 
     def __init__(self, name: str) -> None:
-        self.url = name
+        self.url, self.release = name, ""
         self.asked: list[Request] = []
         self.limits: list[int] = []
         self.alive, self.version = True, 0
@@ -29,7 +29,7 @@ class SimulatedReplica:
         self.alive = True
 
     def wait_until_ready(self) -> None:
-        """It is ready."""
+        self.release = "1.0"
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
         with self._changed:
