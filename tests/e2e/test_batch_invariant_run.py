@@ -1,4 +1,4 @@
-"""A run whose trainer and engine give the same bits: no drift at all, and the same training in any micro-batch."""
+"""A run whose trainer and engine give the same bits: no drift at all, in every layout that is allowed."""
 
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,11 @@ def test_without_the_key_a_run_has_drift(tmp_path: Path) -> None:
     assert all(line["drift/abs_max"] > 0 for line in lines_of(tmp_path / "run", "precision.dtype=bf16"))
 
 
-def test_two_ranks_and_packed_sequences_have_no_drift_either(tmp_path: Path) -> None:
-    layout = ["parallel.world_size=2", "parallel.context=2", "rl.micro_batch_tokens=256"]
+@pytest.mark.parametrize(
+    "layout",
+    [["parallel.context=2", "rl.micro_batch_tokens=256"], ["parallel.pipeline=2", "parallel.recompute=full"], []],
+    ids=["context, packed", "pipeline, recomputed", "data"],
+)
+def test_two_ranks_have_no_drift_either(tmp_path: Path, layout: list[str]) -> None:
+    layout = ["parallel.world_size=2", "rl.micro_batch_size=8", *layout]
     assert all(line["drift/abs_max"] == 0 for line in lines_of(tmp_path / "run", INVARIANT, *layout))

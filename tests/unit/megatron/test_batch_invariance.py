@@ -10,6 +10,7 @@ from torch import Tensor
 from megarl.config.precision import PrecisionConfig
 from megarl.config.schema import Recipe
 from megarl.config.training import OptimizerConfig
+from megarl.megatron import log_probs
 from megarl.megatron.batch import on_targets, pad_batch
 from megarl.megatron.distribution import Sampling
 from megarl.megatron.micro_batches import TokenBudget
@@ -23,7 +24,7 @@ from megarl.rollout.build import build_engine
 from megarl.rollout.types import Completion
 from megarl.sync.push import LocalSync
 from tests.unit.megatron.test_weights_hf import SCALED_ROPE
-from tests.unit.megatron.tiny import VOCAB, noisy_weights, tiny_recipe
+from tests.unit.megatron.tiny import VOCAB, noisy_weights, random_batch, tiny_recipe
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"family": "llama", **SCALED_ROPE},
@@ -113,6 +114,17 @@ def test_bits_are_the_same_in_every_company(layout: Layout, keys: dict[str, Any]
     assert sum(map(len, first)) > 5 * ROWS and all(value < 0 for row in first for value in row)
     for other in others:
         assert other == first
+
+
+def test_the_output_layers_chunks_change_no_bit(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(MODELS["llama"], PRECISIONS["bf16, fp32 head"])
+    policy = FrozenModel(recipe, layout, VOCAB)
+    policy.load(noisy_weights(recipe.model))
+    batch = random_batch(ROWS)
+    together_BT = policy.log_probs(batch, ROWS)
+    for tokens in (1, 3, 16):
+        monkeypatch.setattr(log_probs, "CHUNK_BYTES", 4 * VOCAB * tokens)
+        assert torch.equal(policy.log_probs(batch, ROWS)[batch.mask_BT], together_BT[batch.mask_BT])
 
 
 @pytest.mark.parametrize("precision", [PRECISIONS["fp32"], PRECISIONS["bf16"]], ids=["fp32", "bf16"])

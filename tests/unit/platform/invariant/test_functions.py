@@ -58,6 +58,21 @@ def test_a_rows_bits_are_its_own(dtype: torch.dtype) -> None:
         assert torch.equal(together[5:30], function(rows[5:30]))
 
 
+def test_bits_do_not_depend_on_the_number_of_threads() -> None:
+    """On products, sums and elements that are many enough for torch to share them out."""
+    x, weight = normal(700, 512), normal(300, 512, seed=1)
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            inside = functions.silu(functions.linear(x, weight))
+            found.append(functions.log_softmax(functions.rms_norm(inside, weight[:, 0], 1e-6)))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*found)
+
+
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=True)
 
