@@ -89,6 +89,25 @@ def frozen_model_has_scales(recipe: Recipe) -> None:
         raise refusal("precision.fp8.recipe", fp8.recipe, reason, fix)
 
 
+def batch_invariance_is_whole(recipe: Recipe) -> None:
+    """Every operation between ids and log-probs has a batch-invariant form, on both sides; these have none."""
+    if not recipe.precision.batch_invariant:
+        return
+    rollout = recipe.rollout
+    lacking = (
+        ("rollout.engine", rollout.engine, rollout.engine != "embedded", "embedded"),
+        ("rollout.top_p", rollout.top_p, rollout.top_p < 1.0, "1"),
+        ("rollout.top_k", rollout.top_k, rollout.top_k > 0, "0"),
+        ("model.moe.num_experts", recipe.model.moe.num_experts, recipe.model.moe.num_experts > 0, "0"),
+        ("parallel.tensor", recipe.parallel.tensor, recipe.parallel.tensor > 1, "1"),
+        ("precision.fp8.recipe", recipe.precision.fp8.recipe, recipe.precision.fp8.enabled, "none"),
+    )
+    for name, value, is_lacking, covered in lacking:
+        if is_lacking:
+            reason = "has no batch-invariant form, which precision.batch_invariant=true asks for"
+            raise refusal(name, value, reason, f"set it to {covered}, or precision.batch_invariant=false")
+
+
 PRECISION_CHECKS = (
     loss_scale_starts_above_its_least,
     loss_scales_are_exact,
@@ -96,4 +115,5 @@ PRECISION_CHECKS = (
     fp8_divides_shape,
     fp8_weights_have_their_optimizer,
     frozen_model_has_scales,
+    batch_invariance_is_whole,
 )

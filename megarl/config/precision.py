@@ -62,5 +62,8 @@ class PrecisionConfig:
         False, "Form the output layer's product in fp32, for log-probs and gradients of 16-bit models."
     )
     fp32_residual: bool = key(False, "Keep the residual stream of a 16-bit model in fp32.")
+    batch_invariant: bool = key(
+        False, "Have trainer and embedded engine give the same bits for the same ids, whatever else is in the batch."
+    )
     loss_scale: LossScaleConfig = field(default_factory=LossScaleConfig)
     fp8: FP8Config = field(default_factory=FP8Config)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from megarl.diagnose.same_tokens import log_probs_of_same_tokens
 from megarl.drift.diagnosis import Rollouts
 from megarl.rollout.engine import Engine
 from megarl.rollout.types import Completion, Request, SamplingParams
@@ -13,8 +14,7 @@ from megarl.rollout.types import Completion, Request, SamplingParams
 class AskedAgain:
     """Implements `megarl.drift.diagnosis.EngineSide` over an engine whose responses are keyed by their requests.
 
-    An engine scores what it samples, not given tokens. The same request, by itself, gives the same tokens until a
-    log-prob moves a draw; up to there the two log-probs are of the same token behind the same prefix.
+    It tells of the same tokens alone: see `log_probs_of_same_tokens`.
     """
 
     def __init__(
@@ -31,11 +31,7 @@ class AskedAgain:
         found: list[float] = []
         for request, before in zip(self._requests, self._together, strict=True):
             (again,) = self._engine.generate([request], self._sampling)
-            same = True
-            for place, token in enumerate(before.token_ids):
-                same = same and place < len(again.token_ids) and again.token_ids[place] == token
-                given = again.log_probs[place] if same else None
-                found.append(float("nan") if given is None else given)
+            found += log_probs_of_same_tokens(before, again)
         return torch.tensor(found, dtype=torch.float64)
 
     def hidden_states(self, rollouts: Rollouts) -> list[Tensor] | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from megarl.megatron.distribution import Distribution
 from megarl.megatron.log_probs import log_partition, scaled_logits, softmax_gradient, wide
 from megarl.megatron.support import is_outside, support_floor
+from megarl.platform.invariant.functions import log_sums
 from megarl.platform.kernel_support import check_kernels
 
 
@@ -56,7 +57,7 @@ class ChunkLogits(Protocol):
 
 
 def chunk_logits(logits_NV: Tensor, distribution: Distribution, *, keep: bool = False) -> ChunkLogits:
-    """The passes over these logits: Triton's on a GPU, torch's elsewhere and of fp64.
+    """The passes over these logits: Triton's on a GPU, torch's elsewhere, of fp64 and where they are batch-invariant.
 
     Args:
         logits_NV: this rank's columns, any floating dtype.
@@ -66,6 +67,8 @@ def chunk_logits(logits_NV: Tensor, distribution: Distribution, *, keep: bool = 
     Raises:
         UserError: they are on a GPU and triton is not installed.
     """
+    if distribution.batch_invariant:
+        return InvariantLogits(logits_NV, distribution, keep=keep)
     path = _kernels() if takes_kernels(logits_NV) else TorchLogits
     return path(logits_NV, distribution, keep=keep)
 
@@ -129,3 +132,17 @@ class TorchLogits:
             # the first pass has restricted the logits; a floor less what was taken off could round to another token
             floor_N if self.taken_off_N is None else None,
         ).to(self.dtype)
+
+
+class InvariantLogits(TorchLogits):
+    """See `ChunkLogits`. The bits of a token's log-prob depend on its own logits alone; the vocabulary is whole."""
+
+    def partition(self, targets_N: Tensor, floor_N: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """See `ChunkLogits`."""
+        self.taken_off_N = self.logits_NV.amax(dim=-1)
+        shifted_NV = self.logits_NV.sub_(self.taken_off_N[:, None])
+        log_sum_N = log_sums(shifted_NV)
+        log_probs_N = (shifted_NV.gather(-1, targets_N[:, None])[:, 0].double() - log_sum_N).to(shifted_NV.dtype)
+        log_sum_N = log_sum_N.to(shifted_NV.dtype)
+        mean_N = shifted_NV.mul((shifted_NV - log_sum_N[:, None]).exp_()).sum(dim=-1)
+        return self.taken_off_N + log_sum_N, log_probs_N, log_sum_N - mean_N

@@ -1,6 +1,7 @@
 """The critic: a model of the policy's shape whose output layer gives one number, the value of the state."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,7 +44,9 @@ class ValueHead(torch.nn.Module):
 
 def build_critic_model(recipe: Recipe, vocab_size: int) -> list[GPTModel]:
     """This rank's stages of the critic, with weights still to be loaded."""
-    models = build_model(recipe.model, recipe.parallel, vocab_size, precision=recipe.precision, tie_embeddings=False)
+    # values are compared with no engine's
+    precision = replace(recipe.precision, batch_invariant=False)
+    models = build_model(recipe.model, recipe.parallel, vocab_size, precision=precision, tie_embeddings=False)
     if models[-1].post_process:
         head = ValueHead(recipe.model.hidden_size, recipe.parallel.sequence)
         models[-1].output_layer = head.to(next(models[-1].parameters()).device)

@@ -6,6 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megarl.config.rollout import RolloutConfig
+from megarl.platform.invariant.functions import linear
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,13 @@ class Distribution:
     Attributes:
         shard: which columns they are.
         sampling: how tokens are drawn from them.
+        batch_invariant: whether logits and log-probs are formed so that their bits depend on no other token.
     """
 
     shard: VocabularyShard
     sampling: Sampling = PLAIN
+    batch_invariant: bool = False
+
+    def logits(self, hidden_NH: Tensor, weight_VH: Tensor) -> Tensor:
+        """The output layer's product, [N, V / tensor] in the operands' dtype."""
+        return linear(hidden_NH, weight_VH) if self.batch_invariant else hidden_NH @ weight_VH.t()

@@ -79,7 +79,7 @@ def policy_forward_step(
             # fp16 hidden states would get a gradient before the loss scale is in it, and lose it to underflow
             forms_gradient = weight_VH is not None and weight_VH.dtype != torch.float16
             if weight_VH is not None and forms_gradient and is_token_local(objective):
-                distribution = scorer.distribution(len(weight_VH))
+                distribution = scorer.distribution(model, len(weight_VH))
                 loss, sums = local_loss(
                     objective, model, output_bsX, weight_VH, batch, inputs, weights_BT, distribution
                 )

@@ -38,7 +38,8 @@ class _HeadLogProbs(torch.autograd.Function):
     ) -> TokenScores:
         found = ForwardPass(len(targets_N), hidden_NH, distribution)
         for rows in chunks(len(targets_N), len(weight_VH), hidden_NH.device):
-            found.take(rows, chunk_logits(hidden_NH[rows] @ weight_VH.t(), distribution), targets_N[rows])
+            logits = distribution.logits(hidden_NH[rows], weight_VH)
+            found.take(rows, chunk_logits(logits, distribution), targets_N[rows])
         ctx.save_for_backward(hidden_NH, weight_VH, targets_N, found.log_z_N, found.entropy_N, found.floor_N)
         ctx.distribution = distribution
         return found.scores(ctx)
@@ -49,7 +50,7 @@ class _HeadLogProbs(torch.autograd.Function):
         grad_hidden_NH = torch.empty_like(hidden_NH)
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
         for rows in chunks(len(targets_N), len(weight_VH), hidden_NH.device):
-            chunk = chunk_logits(hidden_NH[rows] @ weight_VH.t(), ctx.distribution)
+            chunk = chunk_logits(ctx.distribution.logits(hidden_NH[rows], weight_VH), ctx.distribution)
             grad = recomputed_gradient(chunk, targets_N, statistics, gradients, rows)
             grad_hidden_NH[rows] = grad @ weight_VH
             add_product(grad_weight_VH, grad, hidden_NH[rows])

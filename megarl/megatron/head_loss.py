@@ -62,7 +62,7 @@ class _HeadLoss(torch.autograd.Function):
         grad_hidden_NH = torch.empty_like(hidden_NH)
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=wide(weight_VH.dtype))
         for rows in chunks(len(targets_N), len(weight_VH), hidden_NH.device):
-            chunk = chunk_logits(hidden_NH[rows] @ weight_VH.t(), distribution)
+            chunk = chunk_logits(distribution.logits(hidden_NH[rows], weight_VH), distribution)
             floor = chunk.floor()
             log_z, log_probs, entropy = chunk.partition(targets_N[rows], floor)
             with torch.enable_grad():

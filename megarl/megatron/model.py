@@ -13,9 +13,11 @@ from megarl.config.precision import PrecisionConfig
 from megarl.megatron.expert_weights import keep_gradients_apart
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.precision import set_token_alignment, transformer_options
-from megarl.megatron.rope import llama3_frequencies
+from megarl.megatron.rope import llama3_frequencies, rotary_of
 from megarl.megatron.router import with_own_router
 from megarl.platform.fp8.linear import emulate_fp8
+from megarl.platform.invariant import functions
+from megarl.platform.layers.invariant import invariant_rotary, make_invariant
 from megarl.platform.layers.spec import gpt_block_spec
 from megarl.platform.platform import current
 
@@ -42,7 +44,7 @@ def transformer_config(
         normalization="RMSNorm",
         layernorm_epsilon=model.norm_eps,
         gated_linear_unit=True,
-        activation_func=F.silu,
+        activation_func=functions.silu if precision.batch_invariant else F.silu,
         add_bias_linear=False,
         hidden_dropout=0.0,
         attention_dropout=0.0,
@@ -72,6 +74,8 @@ def transformer_config(
         **FAMILIES[model.family].transformer_options(model),
     )
     set_token_alignment(config, precision)
+    if precision.batch_invariant:
+        make_invariant(config, rotary_of(model, current().device))
     return config
 
 
@@ -143,13 +147,14 @@ def _build_stage(
         max_sequence_length=model.max_position_embeddings,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
         post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
-        position_embedding_type="rope",
+        # batch-invariant attention turns queries and keys itself
+        position_embedding_type="rope" if invariant_rotary(config) is None else "none",
         rotary_base=model.rope_theta,
         share_embeddings_and_output_weights=tied,
         parallel_output=True,
         vp_stage=vp_stage,
     )
-    if model.rope_scaling == "llama3":
+    if model.rope_scaling == "llama3" and invariant_rotary(config) is None:
         # Megatron-core's own switch has the factor alone, and Llama 3.1's values for the rest
         rotary = built.rotary_pos_emb
         rotary.inv_freq = llama3_frequencies(rotary.inv_freq, model)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from megarl.config.model import ModelConfig
+from megarl.platform.invariant.rotary import Rotary
 
 
 def llama3_frequencies(frequencies: Tensor, model: ModelConfig) -> Tensor:
@@ -26,3 +27,12 @@ def llama3_frequencies(frequencies: Tensor, model: ModelConfig) -> Tensor:
     turns = model.rope_original_context * frequencies / (2 * math.pi)
     kept = ((turns - low) / (high - low)).clamp(0, 1)
     return torch.lerp(frequencies / model.rope_scaling_factor, frequencies, kept)
+
+
+def rotary_of(model: ModelConfig, device: torch.device) -> Rotary:
+    """The recipe's rotary embedding as a table, in Megatron-core's and transformers' frequencies."""
+    places = torch.arange(0, model.head_dim, 2, dtype=torch.float32)
+    frequencies = 1.0 / model.rope_theta ** (places / model.head_dim)
+    if model.rope_scaling == "llama3":
+        frequencies = llama3_frequencies(frequencies, model)
+    return Rotary(frequencies.to(device), model.max_position_embeddings)

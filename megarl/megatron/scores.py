@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.utils import get_model_config
 from torch import Tensor
 
 from megarl.megatron.batch import TrainBatch
@@ -15,6 +16,7 @@ from megarl.megatron.head_log_probs import head_log_probs
 from megarl.megatron.model_input import ModelInput
 from megarl.megatron.token_log_probs import token_log_probs
 from megarl.megatron.world import Layout
+from megarl.platform.layers.invariant import invariant_rotary
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,13 @@ class Scorer:
         weight_VH = deferred_weight(model)
         kl_M = None
         if weight_VH is None:
-            scores = token_log_probs(output_MX, targets_M, self.distribution(output_MX.shape[-1]))
+            scores = token_log_probs(output_MX, targets_M, self.distribution(model, output_MX.shape[-1]))
         else:
             hidden_MH = head_input(model, output_MX)
-            scores = head_log_probs(hidden_MH, weight_VH, targets_M, self.distribution(len(weight_VH)))
+            distribution = self.distribution(model, len(weight_VH))
+            scores = head_log_probs(hidden_MH, weight_VH, targets_M, distribution)
             if self.reference is not None:
-                kl_M = self._exact_kl(hidden_MH, weight_VH, batch)
+                kl_M = self._exact_kl(hidden_MH, weight_VH, batch, distribution)
         outside_M = None if scores.outside_N is None else scores.outside_N.to(scores.log_probs_N.dtype)
         values = {
             "log_probs_BT": scores.log_probs_N,
@@ -92,15 +95,15 @@ class Scorer:
         whole = inputs.bring_back(*(blank_N.index_copy(0, trained_M, values_M) for values_M in values.values()))
         return Scores(**dict(zip(values, whole, strict=True)))
 
-    def distribution(self, columns: int) -> Distribution:
-        """What this rank's logits stand for, given the number of their columns."""
+    def distribution(self, model: torch.nn.Module, columns: int) -> Distribution:
+        """What this rank's logits of the model stand for, given the number of their columns."""
         group = parallel_state.get_tensor_model_parallel_group()
-        return Distribution(VocabularyShard.of(columns, self.vocab_size, group), self.sampling)
+        is_invariant = invariant_rotary(get_model_config(model)) is not None
+        return Distribution(VocabularyShard.of(columns, self.vocab_size, group), self.sampling, is_invariant)
 
-    def _exact_kl(self, hidden_MH: Tensor, weight_VH: Tensor, batch: TrainBatch) -> Tensor:
+    def _exact_kl(self, hidden_MH: Tensor, weight_VH: Tensor, batch: TrainBatch, distribution: Distribution) -> Tensor:
         assert self.reference is not None and batch.reference_hidden_MH is not None
         reference_weight_VH = deferred_weight(self.reference)
         assert reference_weight_VH is not None
         reference_hidden_MH = batch.reference_hidden_MH.to(reference_weight_VH.dtype)
-        distribution = self.distribution(len(weight_VH))
         return exact_kl(hidden_MH, weight_VH, reference_hidden_MH, reference_weight_VH, distribution)

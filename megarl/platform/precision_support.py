@@ -18,8 +18,11 @@ def check_precision(config: PrecisionConfig) -> None:
 
     Raises:
         RecipeError: FP8 without a GPU that has it or without Transformer Engine, or with other scales in its
-            environment; or an fp32 residual stream with Transformer Engine, whose layers take their weights' dtype.
+            environment; or an fp32 residual stream with Transformer Engine, whose layers take their weights' dtype; or
+            batch-invariant arithmetic on a GPU, whose bits nobody has compared.
     """
+    if config.batch_invariant and current().name == "cuda":
+        raise refusal("precision.batch_invariant", True, "is for CPUs, and this process sees a GPU", "set it to false")
     if config.fp32_residual and current().name == "cuda" and has_transformer_engine() and not config.fp8.emulation:
         reason = "is not taken by Transformer Engine's layers, which this machine has"
         raise refusal("precision.fp32_residual", True, reason, "set it to false")

@@ -8,10 +8,13 @@ from pathlib import Path
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 from megarl.megatron.models import FAMILIES
+from megarl.megatron.precision import DTYPES
+from megarl.megatron.rope import rotary_of
 from megarl.platform.platform import current
 from megarl.rollout.embedded import EmbeddedEngine
 from megarl.rollout.fleet import Fleet
 from megarl.rollout.int8_config import HF_QUANTIZATION
+from megarl.rollout.invariant_model import Invariance
 from megarl.rollout.replica import Replica
 from megarl.rollout.sglang.command import check_head
 from megarl.rollout.sglang.replica import SglangReplica
@@ -28,6 +31,17 @@ def build_engine(recipe: Recipe, vocab_size: int) -> EmbeddedEngine:
         seed=recipe.seed,
         max_batch_size=recipe.rollout.max_batch_size,
         device=current().device,
+        invariance=_invariance(recipe) if recipe.precision.batch_invariant else None,
+    )
+
+
+def _invariance(recipe: Recipe) -> Invariance:
+    precision = recipe.precision
+    return Invariance(
+        rotary_of(recipe.model, current().device),
+        DTYPES[precision.dtype],
+        precision.fp32_head,
+        precision.fp32_residual,
     )
 
 

@@ -2,7 +2,8 @@
 
 Every trainer process holds the whole model and decodes its share of the requests, so it suits models that fit one
 device beside their shard of the trainer. It shares no layer code with Megatron-core, which makes the drift between
-the two a real measurement.
+the two a real measurement. Where the recipe asks for batch-invariant arithmetic, it computes by the trainer's
+functions, and there is no drift: see `invariant_model`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, PretrainedConfig
 
 from megarl.rollout.engine import WeightsError
 from megarl.rollout.hf_parameters import published_parameters
+from megarl.rollout.invariant_model import Invariance, InvariantModel
 from megarl.rollout.routing import RoutingLog, RoutingRecorder
 from megarl.rollout.sampling import sample, uniforms
 from megarl.rollout.types import Completion, Request, SamplingParams, VersionSpan
@@ -26,7 +28,15 @@ COMPACT_BELOW = 0.75
 class EmbeddedEngine:
     """Implements `megarl.rollout.engine.Engine`."""
 
-    def __init__(self, config: PretrainedConfig, *, seed: int, max_batch_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        *,
+        seed: int,
+        max_batch_size: int,
+        device: torch.device,
+        invariance: Invariance | None = None,
+    ) -> None:
         """Builds the model without weights.
 
         Args:
@@ -34,11 +44,16 @@ class EmbeddedEngine:
             seed: the recipe's seed, part of the key of every response's randomness.
             max_batch_size: responses decoded at once.
             device: where the model lives.
+            invariance: what the trainer computes by where its bits are to be this engine's; None for transformers'
+                own forward pass, in fp32.
         """
         self.version = -1
         self._seed, self._max_batch_size, self._device = seed, max_batch_size, device
         self._context = config.max_position_embeddings
-        self._model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").to(device).eval()
+        dtype = torch.float32 if invariance is None else invariance.dtype
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype)
+        self._model = model.to(device).eval()
+        self._invariant = None if invariance is None else InvariantModel(self._model, invariance)
         self._parameters = published_parameters(self._model)
 
     @torch.no_grad()
@@ -60,6 +75,8 @@ class EmbeddedEngine:
             missing.remove(name)
         if missing:
             raise WeightsError(f"{len(missing)} tensors did not arrive, such as {min(missing)}")
+        if self._invariant is not None:
+            self._invariant.take_weights()
         self.version = version
 
     @torch.no_grad()
@@ -123,7 +140,12 @@ class EmbeddedEngine:
         for step in range(width):
             draws_B = None if draws_BT is None else draws_BT[live, step]
             tokens_B, step_log_probs_B = sample(
-                logits_BV, sampling.temperature, draws_B, sampling.top_p, sampling.top_k
+                logits_BV,
+                sampling.temperature,
+                draws_B,
+                sampling.top_p,
+                sampling.top_k,
+                batch_invariant=self._invariant is not None,
             )
             writing = live[active]
             tokens_BT[writing, step] = tokens_B[active]
@@ -153,6 +175,8 @@ class EmbeddedEngine:
         return completions if routing is None else _with_routing(completions, routing, prompt_width)
 
     def _forward(self, ids_BT: Tensor, positions_BT: Tensor, mask_B1TS: Tensor, cache: DynamicCache) -> Tensor:
+        if self._invariant is not None:
+            return self._invariant.logits(ids_BT, positions_BT, mask_B1TS, cache)
         output = self._model(
             input_ids=ids_BT,
             position_ids=positions_BT,

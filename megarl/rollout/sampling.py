@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from megarl.platform.invariant.elementary import exp
+from megarl.platform.invariant.functions import log_softmax
 from megarl.rollout.request_key import request_key
 from megarl.rollout.types import Request
 
@@ -26,7 +28,13 @@ def uniforms(requests: Sequence[Request], seed: int, count: int) -> Tensor:
 
 
 def sample(
-    logits_BV: Tensor, temperature: float, uniforms_B: Tensor | None, top_p: float = 1.0, top_k: int = 0
+    logits_BV: Tensor,
+    temperature: float,
+    uniforms_B: Tensor | None,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    *,
+    batch_invariant: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Draws one token a row by inverting the cumulative distribution.
 
@@ -37,16 +45,19 @@ def sample(
         top_p: see `SamplingParams`. As in vLLM, temperature comes first, then top_k, then top_p; tokens that tie with
             the last one left are left too.
         top_k: see there.
+        batch_invariant: whether a row's log-probs are the same bits whatever the other rows are; without truncation.
 
     Returns:
         int64 tokens [B], and their fp32 log-probs [B] in nats under softmax(logits / temperature) over the tokens
         that are left.
     """
-    log_probs_BV = F.log_softmax(_left(logits_BV.float() / temperature, top_p, top_k), dim=-1)
+    left_BV = _left(logits_BV.float() / temperature, top_p, top_k)
+    log_probs_BV = log_softmax(left_BV) if batch_invariant else F.log_softmax(left_BV, dim=-1)
     if uniforms_B is None:
         tokens_B = log_probs_BV.argmax(dim=-1)
     else:
-        cumulative_BV = log_probs_BV.double().exp().cumsum(dim=-1)
+        wide_BV = log_probs_BV.double()
+        cumulative_BV = (exp(wide_BV) if batch_invariant else wide_BV.exp()).cumsum(dim=-1)
         # scaled by the total, which rounding leaves beside 1, so that the last token with mass can be drawn and no
         # token without mass ever is
         thresholds_B1 = (uniforms_B.to(cumulative_BV.device) * cumulative_BV[:, -1])[:, None]

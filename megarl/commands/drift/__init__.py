@@ -3,7 +3,7 @@
 import argparse
 
 from megarl.commands.command import Command
-from megarl.commands.drift import compare, diagnose, measure, report, selftest
+from megarl.commands.drift import budget, compare, diagnose, measure, report, selftest
 
 HELP = "look into the drift between trainer and engine"
 PARTS: dict[str, Command] = {
@@ -11,6 +11,7 @@ PARTS: dict[str, Command] = {
     "compare": compare,
     "diagnose": diagnose,
     "measure": measure,
+    "budget": budget,
     "selftest": selftest,
 }
 """By their names on the command line."""

@@ -11,6 +11,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dump", metavar="DUMP", type=Path, help="dump file, folder of dumps, or folder of a run")
     parser.add_argument("--html", type=Path, default=Path("drift.html"), metavar="FILE", help="drift.html if not given")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON too")
+    parser.add_argument(
+        "--budget", type=Path, metavar="FILE", help="of megarl drift budget; drift_budget.json beside the dump"
+    )
     parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="for a dump without the texts of its tokens")
 
 
@@ -22,5 +25,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     # the same sums on every machine, and threads that wait for each other gain nothing on numbers as few as these
     torch.set_num_threads(1)
-    write_report(arguments.dump, arguments.html, tokenizer=arguments.tokenizer, as_json=arguments.json)
+    write_report(
+        arguments.dump,
+        arguments.html,
+        tokenizer=arguments.tokenizer,
+        as_json=arguments.json,
+        budget=arguments.budget,
+    )
     return 0

@@ -4,9 +4,10 @@ import base64
 from collections.abc import Mapping
 from html import escape
 
+from megarl.drift.budget import Budget
 from megarl.dumps.measured import Measured
 from megarl.dumps.open import Dump
-from megarl.dumps.report import figures
+from megarl.dumps.report import budget, figures
 from megarl.dumps.report.heat import heat_map, visible
 from megarl.dumps.report.style import STYLE
 from megarl.dumps.report.table import Column, table
@@ -17,7 +18,14 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """What a browser may load: the page's own style and pictures, and nothing by any address."""
 
 
-def page(dump: Dump, found: Measured, numbers: Mapping[str, float], judged: Verdict, pieces: Mapping[int, str]) -> str:
+def page(
+    dump: Dump,
+    found: Measured,
+    numbers: Mapping[str, float],
+    judged: Verdict,
+    pieces: Mapping[int, str],
+    parts: Budget | None,
+) -> str:
     """The whole page.
 
     Args:
@@ -26,6 +34,7 @@ def page(dump: Dump, found: Measured, numbers: Mapping[str, float], judged: Verd
         numbers: its measures by name.
         judged: the verdict on it.
         pieces: text of each token by id.
+        parts: the drift budget that goes with it; None without one.
     """
     title = escape(visible(f"Drift of {dump.path}"))
     return "\n".join(
@@ -47,6 +56,8 @@ def page(dump: Dump, found: Measured, numbers: Mapping[str, float], judged: Verd
             table(_NUMBERS, [(*_named(name), shown(name, numbers[name])) for name in MEASURES if name in numbers]),
             "<h2>Where it is</h2>",
             table(_GROUPS, _groups(numbers)),
+            "<h2>What it is made of</h2>",
+            budget.html(parts, numbers),
             "<h2>What each correction would keep</h2>",
             '<p class="quiet">Each alone, at its defaults; the keys are those of <code>rl.correction</code>, with '
             "<code>mode: decoupled</code>.</p>",

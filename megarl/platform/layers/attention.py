@@ -134,14 +134,16 @@ class CoreAttention(MegatronModule):  # type: ignore[misc]
 
     def _mask(self, query: Tensor, key: Tensor) -> Tensor | None:
         """[s, s_k] bool, True where attended; None where torch's own causal flag says the same."""
-        ranks, rows, columns = self.cp_group.size(), query.size(0), key.size(0)
-        if ranks == 1 and rows == columns:
+        if self.cp_group.size() == 1 and query.size(0) == key.size(0):
             return None
+        return torch.arange(key.size(0), device=query.device) <= self._positions(query, key)[:, None]
+
+    def _positions(self, query: Tensor, key: Tensor) -> Tensor:
+        """[s] int64, where this rank's queries stand among the keys."""
+        ranks, rows, columns = self.cp_group.size(), query.size(0), key.size(0)
         if ranks == 1:
-            positions = torch.arange(columns - rows, columns, device=query.device)
-        else:
-            positions = query_positions(columns, ranks, self.cp_group.rank(), query.device)
-        return torch.arange(columns, device=query.device) <= positions[:, None]
+            return torch.arange(columns - rows, columns, device=query.device)
+        return query_positions(columns, ranks, self.cp_group.rank(), query.device)
 
 
 def _check_packed(query: Tensor, key: Tensor, packed: Any) -> None:

@@ -34,7 +34,8 @@ class LayerNormColumnParallelLinear(ColumnParallelLinear):  # type: ignore[misc]
 
     def forward(self, input_: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         """[s, b, h], be it an fp32 residual stream, to ([s, b, output_size / tp], bias where the caller adds it)."""
-        output: tuple[Tensor, Tensor | None] = super().forward(
-            rms_norm(input_, self.layer_norm_weight, self.eps).to(self.layer_norm_weight.dtype), *args, **kwargs
-        )
+        output: tuple[Tensor, Tensor | None] = super().forward(self._normed(input_), *args, **kwargs)
         return output
+
+    def _normed(self, input_: Tensor) -> Tensor:
+        return rms_norm(input_, self.layer_norm_weight, self.eps).to(self.layer_norm_weight.dtype)

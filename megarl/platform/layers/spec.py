@@ -9,6 +9,13 @@ from megatron.core.transformer.moe import moe_utils
 
 from megarl.platform.layers.attention import CoreAttention
 from megarl.platform.layers.fp32_residual import fp32_bias_dropout_add
+from megarl.platform.layers.invariant import (
+    InvariantAttention,
+    InvariantNormColumnParallelLinear,
+    InvariantRMSNorm,
+    InvariantRowParallelLinear,
+    invariant_rotary,
+)
 from megarl.platform.layers.norm_linear import LayerNormColumnParallelLinear
 from megarl.platform.layers.rms_norm import RMSNorm
 from megarl.platform.platform import current, has_transformer_engine
@@ -18,7 +25,8 @@ def gpt_block_spec(config: Any, vp_stage: int | None = None, *, local: bool = Fa
     """Megatron's decoder block spec: Transformer Engine's on CUDA where it is installed, the local one elsewhere.
 
     The local one is Megatron's own with `CoreAttention`, and for RMSNorm with the norms fused into the linear layers
-    as Transformer Engine fuses them, so that both give the same state dict.
+    as Transformer Engine fuses them, so that both give the same state dict. A config that `make_invariant` has marked
+    gets the batch-invariant layers in all places instead.
 
     Args:
         config: Megatron's TransformerConfig.
@@ -28,7 +36,8 @@ def gpt_block_spec(config: Any, vp_stage: int | None = None, *, local: bool = Fa
     Returns:
         megatron.core's TransformerBlockSubmodules.
     """
-    if not local and current().name == "cuda" and has_transformer_engine():
+    is_invariant = invariant_rotary(config) is not None
+    if not local and not is_invariant and current().name == "cuda" and has_transformer_engine():
         return get_gpt_decoder_block_spec(
             config, use_transformer_engine=True, normalization=config.normalization, vp_stage=vp_stage
         )
@@ -46,6 +55,10 @@ def gpt_block_spec(config: Any, vp_stage: int | None = None, *, local: bool = Fa
         block.layer_norm = RMSNorm
         for layer in block.layer_specs:
             _use_rms_norm(layer.submodules, config)
+    if is_invariant:
+        block.layer_norm = InvariantRMSNorm
+        for layer in block.layer_specs:
+            _use_invariant(layer.submodules, config)
     return block
 
 
@@ -59,6 +72,16 @@ def _use_rms_norm(layer: Any, config: Any) -> None:
         mlp.linear_fc1, layer.pre_mlp_layernorm = LayerNormColumnParallelLinear, IdentityOp
     else:
         layer.pre_mlp_layernorm = RMSNorm
+
+
+def _use_invariant(layer: Any, config: Any) -> None:
+    """Swaps all that computes in a dense layer of RMSNorms."""
+    attention, mlp = _submodules(layer.self_attention), _submodules(layer.mlp)
+    attention.linear_qkv = mlp.linear_fc1 = InvariantNormColumnParallelLinear
+    attention.linear_proj = mlp.linear_fc2 = InvariantRowParallelLinear
+    attention.core_attention = InvariantAttention
+    if config.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = InvariantRMSNorm
 
 
 def _submodules(spec: Any) -> Any:

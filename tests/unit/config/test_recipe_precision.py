@@ -70,6 +70,20 @@ CASES = {
         "rl.micro_batch_tokens=100 holds no sequence of model.max_position_embeddings=100 tokens, padded to a multiple "
         "of 32; give at least 128 or shorten the context."
     ),
+    **{
+        f"precision: {{batch_invariant: true{more}}}\n{text}": (
+            f"{found} has no batch-invariant form, which precision.batch_invariant=true asks for; set it to {covered}, "
+            "or precision.batch_invariant=false."
+        )
+        for text, more, found, covered in (
+            ("rollout: {engine: vllm}", "", "rollout.engine=vllm", "embedded"),
+            ("rollout: {top_p: 0.9}", "", "rollout.top_p=0.9", "1"),
+            ("rollout: {top_k: 5}", "", "rollout.top_k=5", "0"),
+            (EXPERTS % 64, "", "model.moe.num_experts=4", "0"),
+            ("parallel: {world_size: 2, tensor: 2}", "", "parallel.tensor=2", "1"),
+            ("", f", {EMULATED % 'blockwise'}", "precision.fp8.recipe=blockwise", "none"),
+        )
+    },
 }
 
 

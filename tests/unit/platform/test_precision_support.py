@@ -61,3 +61,13 @@ def test_transformer_engine_takes_no_fp32_residual(monkeypatch: pytest.MonkeyPat
     pretend_gpu(monkeypatch, (9, 0))
     with pytest.raises(RecipeError, match="fp32_residual=true is not taken by Transformer Engine's layers"):
         check_precision(PrecisionConfig(dtype="bf16", fp32_residual=True))
+
+
+def test_batch_invariant_arithmetic_is_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_precision(PrecisionConfig(batch_invariant=True))
+    pretend_gpu(monkeypatch, (9, 0))
+    with pytest.raises(RecipeError) as caught:
+        check_precision(PrecisionConfig(batch_invariant=True))
+    assert str(caught.value) == (
+        "precision.batch_invariant=true is for CPUs, and this process sees a GPU; set it to false."
+    )

@@ -1,0 +1,97 @@
+"""`megarl drift budget` on the embedded engine: planted causes take the share that they have."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEMO = "recipes/demo/grpo_arithmetic.yaml"
+SIZES = [
+    "model.init_from=tests/data/base",
+    "rl.prompts_per_step=4",
+    "rl.samples_per_prompt=8",
+    "rl.micro_batch_size=32",
+    "rl.optimizer.warmup_steps=0",
+]
+
+
+def budget_of(folder: Path, *arguments: str) -> dict[str, Any]:
+    file = folder / "budget.json"
+    told = [*SIZES, f"output_dir={folder / 'run'}", "--responses", "24", "--json", str(file), *arguments]
+    ran = subprocess.run(
+        [sys.executable, "-m", "megarl", "drift", "budget", DEMO, *told],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found: dict[str, Any] = json.loads(file.read_text())
+    assert all(part["name"] in ran.stdout for part in found["parts"]), ran.stdout
+    assert "…" not in ran.stdout
+    assert not (folder / "run").exists()
+    return found
+
+
+def sizes(found: dict[str, Any], measure: str = "k3") -> dict[str, float]:
+    return {part["name"]: part[measure] for part in found["parts"]}
+
+
+def test_without_causes_the_kernel_is_the_whole(tmp_path: Path) -> None:
+    found = budget_of(tmp_path)
+    assert list(sizes(found)) == ["kernel"]
+    assert sizes(found)["kernel"] == found["total"]["k3"] > 0
+    # the floor of fp32, a few roundings
+    assert found["total"]["abs_mean"] < 1e-5
+    assert [floor["name"] for floor in found["floors"]] == ["floor, trainer", "floor, engine"]
+    assert all(floor["abs_mean"] <= found["total"]["abs_mean"] for floor in found["floors"])
+    assert len(found["absent"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("planted", "largest"),
+    [
+        (["precision.dtype=bf16", "rl.optimizer.lr=1e-7", "--updates", "1"], "precision, trainer"),
+        (
+            ["precision.dtype=bf16", "precision.fp8.recipe=blockwise", "precision.fp8.emulation=true"],
+            "quantisation, trainer",
+        ),
+        (["precision.dtype=bf16", "rl.optimizer.lr=1e-2", "--updates", "2"], "staleness"),
+    ],
+)
+def test_the_planted_cause_has_the_largest_share(tmp_path: Path, planted: list[str], largest: str) -> None:
+    """Its share is more than half, and each part is the difference of two scorings on the way: their means bound it."""
+    found = budget_of(tmp_path, *planted)
+    k3 = sizes(found)
+    assert max(k3, key=lambda name: k3[name]) == largest
+    assert k3[largest] > 0.5 * found["total"]["k3"]
+    # the parts' log-ratios add up to the total's on every token
+    assert found["total"]["abs_mean"] <= sum(sizes(found, "abs_mean").values()) + 1e-12
+    assert {part["tokens"] for part in found["parts"]} == {found["total"]["tokens"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--responses", "1"], "--responses=1"),
+        (["--updates", "-1"], "--updates=-1"),
+        (["parallel.world_size=2"], "parallel.world_size=2"),
+        (["precision.batch_invariant=true"], "precision.batch_invariant=true"),
+    ],
+)
+def test_mistakes_are_refused(tmp_path: Path, arguments: list[str], complaint: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "megarl", "drift", "budget", DEMO, f"output_dir={tmp_path / 'run'}", *arguments],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"megarl: error: {complaint} ")

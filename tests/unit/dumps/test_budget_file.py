@@ -1,0 +1,72 @@
+"""A drift budget in its file, in the report of a dump beside it, and files that are none."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from megarl.drift.budget import Budget, Part
+from megarl.dumps.budget import BUDGET_FILE, read_budget, write_budget
+from megarl.dumps.errors import DumpError
+from megarl.dumps.report.budget import by_ages, rows
+from tests.unit.dumps import made
+from tests.unit.dumps.test_report import Page, report
+
+BUDGET = Budget(
+    Part("total", "all <b>of it</b>", 1000, 0.02, 0.001, 4e-4, 2e-5),
+    (
+        Part("precision, trainer", "bf16 less fp32", 1000, 0.018, 0.001, 3e-4, 2e-5),
+        Part("kernel", "one response", 40, 1e-7, math.nan, 1e-14, math.nan),
+    ),
+    (Part("floor, trainer", "alone", 1000, 1e-8, 1e-9, 1e-16, 1e-17),),
+    ("staleness: none",),
+)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write_budget(tmp_path / "budget.json", BUDGET)
+    found = read_budget(tmp_path / "budget.json")
+    assert repr(found) == repr(BUDGET)
+
+
+def test_rows_have_shares_that_add_up_to_the_whole() -> None:
+    found = list(rows(BUDGET))
+    assert [row[0] for row in found] == ["total", "precision, trainer", "kernel", "remainder", "floor, trainer"]
+    assert [row[-1] for row in found] == ["100 %", "75 %", "< 0.01 %", "25 %", ""]
+    assert found[1][3:5] == ("0.018 ± 0.001", "0.0003 ± 2e-05") and found[2][3] == "1e-07"
+
+
+@pytest.mark.parametrize("place", ["beside", "above", "named"])
+def test_the_report_shows_it(tmp_path: Path, place: str) -> None:
+    dump = made.write(tmp_path / "dumps" / "step-00000001.parquet", made.rows([7] * 40))
+    file = {"beside": dump.parent, "above": tmp_path, "named": tmp_path / "elsewhere"}[place] / BUDGET_FILE
+    file.parent.mkdir(exist_ok=True)
+    write_budget(file, BUDGET)
+    text, _ = report(dump, tmp_path, *(["--budget", str(file)] if place == "named" else []))
+    Page(text)
+    assert "bf16 less fp32" in text and "75 %" in text and "Not in it: staleness: none." in text
+    assert "all &lt;b&gt;of it&lt;/b&gt;" in text
+
+
+def test_a_report_without_one_says_what_the_dump_alone_tells(tmp_path: Path) -> None:
+    text, _ = report(made.write(tmp_path / "dump.parquet", made.rows([7] * 40)), tmp_path)
+    assert "The dump alone tells no parts" in text
+    assert "older weights make up 75 % of it" in by_ages({"k3": 0.04, "age_0/k3": 0.01, "age_1/k3": 0.07})
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (None, "cannot be read"),
+        ("{", "is no JSON"),
+        ("[]", "is no drift budget of version 1"),
+        ('{"megarl_drift_budget": 2}', "is no drift budget of version 1"),
+        ('{"megarl_drift_budget": 1, "total": 3}', "is damaged"),
+        ('{"megarl_drift_budget": 1, "total": {"name": "x"}}', "is damaged"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_in_a_sentence(tmp_path: Path, text: str | None, complaint: str) -> None:
+    if text is not None:
+        (tmp_path / "file.json").write_text(text)
+    with pytest.raises(DumpError, match=complaint):
+        read_budget(tmp_path / "file.json")
