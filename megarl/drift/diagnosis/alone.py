@@ -9,7 +9,7 @@ from torch import Tensor
 from megarl.drift.diagnosis.case import shifted
 from megarl.drift.diagnosis.contexts import Contexts
 from megarl.drift.diagnosis.distance import DECIDES, EXPLAINS, Distance
-from megarl.drift.diagnosis.draws import Draws
+from megarl.drift.diagnosis.draws import Draws, excess
 from megarl.drift.diagnosis.finding import Alone, Diagnosis, Finding, Who
 from megarl.drift.diagnosis.fit import fit_slope
 from megarl.drift.diagnosis.reported import Reported
@@ -34,7 +34,7 @@ class Look:
         reported: the tokens.
         drift: trainer less engine.
         contexts: those that several tokens share.
-        engine: whether the tokens look drawn from the engine's log-probs.
+        engine: whether the tokens look drawn from the engine's log-probs, by how they repeat.
         trainer: likewise from the trainer's.
     """
 
@@ -59,7 +59,10 @@ class Look:
     @property
     def drawn_from(self) -> str:
         """'engine', 'trainer', or '' where the tokens fit the log-probs of both or of neither."""
-        fits = [abs(side.errors) <= DECIDES for side in (self.engine, self.trainer)]
+        fits = [
+            abs(side.errors) <= DECIDES and excess(log_ratio_N) <= DECIDES
+            for side, log_ratio_N in ((self.engine, self.drift.log_ratio_N), (self.trainer, -self.drift.log_ratio_N))
+        ]
         return {(True, False): "engine", (False, True): "trainer"}.get((fits[0], fits[1]), "")
 
 
@@ -111,9 +114,7 @@ def _temperature(look: Look) -> Iterator[Finding]:
     share = _explained(before, after)
     if share is not None and ratio > 0:
         raw = look.drawn_from == "trainer"
-        evidence, fix = temperature_words(
-            look.reported.sampling, ratio, len(engine_K), share, look.engine, look.trainer
-        )
+        evidence, fix = temperature_words(look.reported.sampling, ratio, len(engine_K), share, look.drawn_from)
         yield Finding("raw_log_probs" if raw else "temperature", "engine" if raw else "either", share, evidence, fix)
 
 

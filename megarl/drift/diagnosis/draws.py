@@ -51,3 +51,18 @@ class Draws:
             float(beyond_C.sum()) / spread if spread > 0 else 0.0,
             int((size_C > 1).sum()),
         )
+
+
+def excess(log_ratio_N: Tensor) -> float:
+    """Standard errors by which the mean ratio of other probabilities to a side's is above 1, over tokens.
+
+    Over draws from the side's distribution it is at most 1, whatever the others are: a sum of the others'
+    probabilities. A mean above it says that the tokens are no such draws, and one far outlier, which is in the error
+    too, says nothing.
+
+    Args:
+        log_ratio_N: of the other's log-prob less the side's, in nats; NaN where one of them has none.
+    """
+    beyond_M = log_ratio_N[~log_ratio_N.isnan()].exp() - 1
+    spread = float(beyond_M.square().sum().sqrt())
+    return float(beyond_M.sum()) / spread if 0 < spread < math.inf else 0.0

@@ -22,9 +22,17 @@ def off_by_one_words(by: int, before: Distance, after: Distance, share: float) -
 
 
 def temperature_words(
-    asked: Sampling | None, ratio: float, count: int, share: float, engine: Draws, trainer: Draws
+    asked: Sampling | None, ratio: float, count: int, share: float, drawn_from: str
 ) -> tuple[str, str]:
-    """Evidence and fix. Args: ratio: the engine's temperature over the trainer's. count: differences it is told by."""
+    """Evidence and fix.
+
+    Args:
+        asked: None where it is not known.
+        ratio: the engine's temperature over the trainer's.
+        count: differences it is told by.
+        share: of their distance that it explains.
+        drawn_from: the side whose draws the tokens look like; '' where that is not told.
+    """
     both = (
         ""
         if asked is None
@@ -36,7 +44,7 @@ def temperature_words(
     return (
         f"behind the same tokens, two tokens' log-probs differ {ratio:.4g} times as much at the trainer as at the "
         f"engine, as they do where the engine's temperature is {ratio:.4g} times the trainer's ({share:.1%} of what "
-        f"{count} such differences are apart is explained){both}; {_drawn(engine, trainer)}",
+        f"{count} such differences are apart is explained){both}; {_DRAWN[drawn_from]}",
         "give both sides the same temperature (rollout.temperature), divide logits by it, not log-probs, and "
         + _PROCESSED,
     )
@@ -94,12 +102,11 @@ def undecided(contrasts: int, contexts: int, fewest: int) -> Iterator[tuple[str,
     yield "how far right computations may be apart", f"{_DIAGNOSE}; of the engine itself: {_MEASURE}"
 
 
-def _drawn(engine: Draws, trainer: Draws) -> str:
-    return (
-        "by how often tokens repeat behind the same tokens they are "
-        f"{engine.errors:+.1f} standard errors from draws from the engine's log-probs and {trainer.errors:+.1f} from "
-        "the trainer's"
-    )
+_DRAWN = {
+    "engine": "the tokens are draws from the engine's log-probs, not from the trainer's",
+    "trainer": "the tokens are draws from the trainer's log-probs, not from the engine's",
+    "": "whether the tokens are draws from the engine's log-probs or from the trainer's these do not tell",
+}
 
 
 def _named(sampling: Sampling) -> str:

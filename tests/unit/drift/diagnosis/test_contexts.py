@@ -7,7 +7,7 @@ import torch
 
 from megarl.drift.diagnosis import Reported, Sampling, diagnose_alone
 from megarl.drift.diagnosis.contexts import Contexts, shared_contexts
-from megarl.drift.diagnosis.draws import Draws
+from megarl.drift.diagnosis.draws import Draws, excess
 from megarl.drift.diagnosis.fit import fit_slope
 
 NAN = float("nan")
@@ -78,6 +78,19 @@ def test_draws_from_a_distribution_fit_it_and_others_do_not() -> None:
     colder_V = (probs_V**2 / (probs_V**2).sum()).log()
     assert Draws.of(given, colder_V[tokens_N]).errors < -4
     assert Draws.of(given, (probs_V**0.5 / (probs_V**0.5).sum()).log()[tokens_N]).errors > 4
+
+
+def test_a_mean_ratio_above_1_rules_a_side_out() -> None:
+    generator = torch.Generator().manual_seed(3)
+    own_V, other_V = (torch.tensor(probs, dtype=torch.float64) for probs in ((0.5, 0.3, 0.2), (0.6, 0.3, 0.1)))
+    tokens_N = torch.multinomial(own_V, 20_000, replacement=True, generator=generator)
+    log_ratio_N = (other_V / own_V).log()[tokens_N]
+    log_ratio_N[5] = NAN
+    # the mean is 1 over draws of its own, and the sum of squares over the other over draws of the other
+    assert abs(excess(log_ratio_N)) < 4
+    assert excess(-log_ratio_N) > 4
+    assert excess(torch.tensor([0.0] * 100 + [300.0])) <= 1 + 1e-12
+    assert excess(torch.tensor([NAN])) == 0.0
 
 
 def test_the_slope_is_the_nearest_in_the_mean() -> None:
