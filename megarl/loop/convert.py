@@ -27,7 +27,7 @@ SOURCE, TARGET = "SOURCE", "TARGET"
 """The command's arguments, for refusals."""
 
 
-def convert(source: Path, target: Path, shard_bytes: int) -> None:
+def convert(source: Path, target: Path, shard_bytes: int, *, name: str = SOURCE) -> None:
     """Writes the policy in `source` to `target`, in one process.
 
     Args:
@@ -35,6 +35,7 @@ def convert(source: Path, target: Path, shard_bytes: int) -> None:
             Face layout, which is checked and sharded anew.
         target: a folder that is not there or empty.
         shard_bytes: largest file of weights.
+        name: what the user gave the source as, for refusals.
 
     Raises:
         UserError: the source is none of these or is damaged, or the target holds files or cannot be written.
@@ -45,15 +46,15 @@ def convert(source: Path, target: Path, shard_bytes: int) -> None:
     elif (source / RUN_FILE).is_file():
         found = CheckpointStore(source / CHECKPOINTS, keep=1).newest()
         if found is None:
-            raise RunFolderError(f"{SOURCE}={in_words(str(source))} holds no checkpoint; train it further first.")
-        _export(source, found[0], target, shard_bytes)
+            raise RunFolderError(f"{name}={in_words(str(source))} holds no checkpoint; train it further first.")
+        _export(source, found[0], target, shard_bytes, name)
     elif (source / MANIFEST).is_file() and (source.resolve().parent.parent / RUN_FILE).is_file():
         if (damage := damage_of(source)) is not None:
-            raise RunFolderError(f"{SOURCE}={in_words(str(source))} is damaged ({damage}); give another checkpoint.")
-        _export(source.resolve().parent.parent, source, target, shard_bytes)
+            raise RunFolderError(f"{name}={in_words(str(source))} is damaged ({damage}); give another checkpoint.")
+        _export(source.resolve().parent.parent, source, target, shard_bytes, name)
     else:
         raise RunFolderError(
-            f"{SOURCE}={in_words(str(source))} is no run, no run's checkpoint and no Hugging Face folder; give one."
+            f"{name}={in_words(str(source))} is no run, no run's checkpoint and no Hugging Face folder; give one."
         )
 
 
@@ -91,13 +92,13 @@ def _reshard(source: Path, target: Path, shard_bytes: int) -> None:
         copy_hf(found, target, shard_bytes)
 
 
-def _export(run: Path, checkpoint: Path, target: Path, shard_bytes: int) -> None:
+def _export(run: Path, checkpoint: Path, target: Path, shard_bytes: int, name: str) -> None:
     """From any layout: the checkpoint's tensors are cut anew for a world of one."""
     try:
         recipe = recipe_from_tree(json.loads((run / RUN_FILE).read_text())["recipe"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"has a {RUN_FILE} without its recipe ({error})"
-        raise RunFolderError(f"{SOURCE}={in_words(str(run))} {reason}; restore it from a copy.") from error
+        raise RunFolderError(f"{name}={in_words(str(run))} {reason}; restore it from a copy.") from error
     recipe.parallel = ParallelConfig(threads=recipe.parallel.threads)
     # nothing is multiplied here, and the layers of real FP8 are for GPUs alone
     recipe.precision.fp8 = FP8Config()
