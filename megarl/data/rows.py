@@ -48,6 +48,21 @@ def read_rows(key: str, path: str, data: DataConfig) -> list[Row]:
     columns = {"data.prompt_column": data.prompt_column, "data.answer_column": data.answer_column}
     if data.demonstration_column is not None:
         columns["data.demonstration_column"] = data.demonstration_column
+    rows = read_texts(key, path, columns)
+    return [Row(number, texts[0], texts[1], texts[2] if len(texts) > 2 else None) for number, texts in rows]
+
+
+def read_texts(key: str, path: str, columns: Mapping[str, str]) -> list[tuple[int, list[str]]]:
+    """The number of each row, from 1, and its texts in some columns.
+
+    Args:
+        key: what names the file, for messages.
+        path: see `read_rows`.
+        columns: names of columns by the recipe's keys that give them.
+
+    Raises:
+        DataError: see `read_rows`.
+    """
     suffix = Path(path).suffix
     if suffix not in (".jsonl", ".parquet"):
         raise DataError(f"{key}={path} is neither .jsonl nor .parquet; convert the file to one of them.")
@@ -55,7 +70,7 @@ def read_rows(key: str, path: str, data: DataConfig) -> list[Row]:
         raise DataError(f"{key}={path} is not a file; check the path, which is relative to the working folder.")
     records = _jsonl_records(path) if suffix == ".jsonl" else _parquet_records(path, columns)
     unit = "line" if suffix == ".jsonl" else "row"
-    rows = [_row(f"{path}, {unit} {number}", number, record, columns) for number, record in records]
+    rows = [(number, _texts(f"{path}, {unit} {number}", record, columns)) for number, record in records]
     if not rows:
         raise DataError(f"{key}={path} is empty; give a file with at least one row.")
     return rows
@@ -98,15 +113,12 @@ def _parquet_records(path: str, columns: Mapping[str, str]) -> Iterable[tuple[in
         ) from error
 
 
-def _row(place: str, number: int, record: Mapping[str, Any], columns: Mapping[str, str]) -> Row:
-    texts: list[str | None] = [None, None, None]
-    for position, (key, column) in enumerate(columns.items()):
+def _texts(place: str, record: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
+    texts = []
+    for key, column in columns.items():
         _require(place, key, column, list(record))
-        texts[position] = _text(place, key, column, record[column])
-    prompt, answer, demonstration = texts
-    assert prompt is not None
-    assert answer is not None
-    return Row(number, prompt, answer, demonstration)
+        texts.append(_text(place, key, column, record[column]))
+    return texts
 
 
 def _require(place: str, key: str, column: str, there: Sequence[str]) -> None:

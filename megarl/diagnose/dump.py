@@ -1,31 +1,22 @@
-"""`megarl drift diagnose`: a dump of a run and the weights that its trainer scored with."""
+"""`megarl drift diagnose`: a dump of a run, alone or with the weights that its trainer scored with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils.logging import disable_progress_bar
-
-from megarl.config.hf_config import read_config
+from megarl.diagnose.load import load_model
+from megarl.diagnose.read import read_reported, read_rollouts
 from megarl.diagnose.show import show
-from megarl.diagnose.transformers_model import DTYPES, TransformersModel
-from megarl.drift.diagnosis import Diagnosis, Rollouts, Sampling, diagnose
+from megarl.diagnose.transformers_model import TransformersModel
+from megarl.drift.diagnosis import Diagnosis, Rollouts, diagnose, diagnose_alone
 from megarl.drift.diagnosis.computation import Dtype
 from megarl.dumps.errors import DumpError
-from megarl.dumps.parquet import open_parquet, read_batches, read_header
+from megarl.dumps.open import Dump, open_dump
+from megarl.dumps.responses import Sampled
+from megarl.dumps.tokens import tokenizer_of
 
-_COLUMNS = (
-    "prompt_ids",
-    "response_ids",
-    "old_log_probs",
-    "rollout_log_probs",
-    "temperature",
-    "top_p",
-    "top_k",
-    "stop_token_id",
-)
+_RESPONSES = 64
+"""That experiments are run on; what bounds their logits."""
 
 
 def diagnose_dump(
@@ -35,42 +26,47 @@ def diagnose_dump(
     *,
     dtype: Dtype | None,
     tokenizer: Path | None,
-    responses: int,
+    responses: int | None,
+    asked: Sampled,
 ) -> int:
     """Prints what makes the log-probs differ.
 
     Args:
-        path: a parquet file of megarl's schema.
-        model: folder of the trainer's weights at that step, in Hugging Face layout; None to look at the tokens alone.
+        path: a dump; see `open_dump`.
+        model: folder of the trainer's weights at that step, in Hugging Face layout; None to look at the dump alone.
         older: folders of earlier weights, newest first.
         dtype: the trainer's; None for what the dump says.
         tokenizer: folder of the tokenizer, whose begin token is tried before prompts.
-        responses: the first so many of the dump are looked at.
+        responses: the first so many of the dump are looked at; None for 64 with a model, and for all without.
+        asked: how the dump was sampled, where it does not say.
 
     Returns:
         0, or 1 where a cause was found.
 
     Raises:
-        DumpError: the file is no such dump, or `model` is not what it was scored with.
+        DumpError: the dump cannot be read, was made with another tokenizer, or `model` is not what it was scored with.
     """
-    if path.is_dir():
-        raise DumpError(f"{path} is a folder, and the weights differ at each step; name one step's file in it.")
-    rollouts = read_rollouts(path, responses)
-    built = None
-    if model is not None:
-        precision = dtype or _dtype(path)
+    dump = open_dump(path)
+    begin = None if tokenizer is None else tokenizer_of(dump, tokenizer, "--tokenizer").bos_token_id
+    if model is None:
+        diagnosis = diagnose_alone(read_reported(dump, responses, asked))
+    else:
+        if (model / "tokenizer.json").is_file():
+            tokenizer_of(dump, model, "--model")
+        rollouts = read_rollouts(dump, responses or _RESPONSES, asked)
+        precision = dtype or _dtype(dump)
         models = [
-            load_model(folder, precision, "--model" if folder == model else "--older") for folder in (model, *older)
+            _loaded(folder, precision, "--model" if folder == model else "--older", rollouts, dump)
+            for folder in (model, *older)
         ]
-        begin = None if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer).bos_token_id
-        built = TransformersModel(models, precision, openers=() if begin is None else ((begin,), (begin, begin)))
-    diagnosis = diagnose(rollouts, built)
-    _check_weights(diagnosis, path, model)
+        openers = () if begin is None else ((begin,), (begin, begin))
+        diagnosis = diagnose(rollouts, TransformersModel(models, precision, openers=openers))
+        _check_weights(diagnosis, path, model)
     show(diagnosis)
     return 1 if diagnosis.findings else 0
 
 
-def _check_weights(diagnosis: Diagnosis, path: Path, model: Path | None) -> None:
+def _check_weights(diagnosis: Diagnosis, path: Path, model: Path) -> None:
     """Refuses weights that neither side of a dump without a drift computed with.
 
     Experiments on them would name a cause of the distance to the model, which is none of a drift.
@@ -86,65 +82,21 @@ def _check_weights(diagnosis: Diagnosis, path: Path, model: Path | None) -> None
         )
 
 
-def load_model(folder: Path, dtype: Dtype, key: str) -> Any:
-    """A model in Hugging Face layout. Args: key: what the user gave the folder as, for refusals."""
-    read_config(str(folder), key)
-    # transformers' bar, over weights that are there in a moment
-    disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa")
-    return model.eval()
+def _loaded(folder: Path, dtype: Dtype, key: str, rollouts: Rollouts, dump: Dump) -> Any:
+    """A model that has a row for each token. Args: key: what the folder was given as, for refusals."""
+    model = load_model(folder, dtype, key)
+    low, high, rows = int(rollouts.ids_BT.min()), int(rollouts.ids_BT.max()), model.config.vocab_size
+    if not 0 <= low <= high < rows:
+        raise DumpError(
+            f"{dump.path} was made with another tokenizer than {key}={folder}: it has the token id "
+            f"{low if low < 0 else high}, and that model {rows} tokens; give the trainer's weights."
+        )
+    return model
 
 
-def _dtype(path: Path) -> Dtype:
-    said = read_header(path)[0].precision
-    known: dict[str, Dtype] = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
-    if said not in known:
-        raise DumpError(f"{path} says precision={said}, which no experiment runs in; give --dtype.")
-    return known[said]
-
-
-def read_rollouts(path: Path, count: int) -> Rollouts:
-    """The first responses of a dump that have a token.
-
-    Raises:
-        DumpError: the file lacks a column, is damaged, holds no response, or was sampled in several ways.
-    """
-    there = open_parquet(path).schema_arrow.names
-    missing = [name for name in _COLUMNS if name not in there]
-    if missing:
-        raise DumpError(f"{path} has no column {missing[0]}; diagnose needs megarl's own, as docs/dumps.md lists them.")
-    rows: list[Mapping[str, Any]] = []
-    for batch in read_batches(path, max(1, count), _COLUMNS):
-        rows += [row for row in batch.to_pylist() if row["response_ids"]]
-        if len(rows) >= count:
-            break
-    if not rows:
-        raise DumpError(f"{path} holds no response with a token; name a dump that does.")
-    return _laid_out(path, rows[:count])
-
-
-def _laid_out(path: Path, rows: Sequence[Mapping[str, Any]]) -> Rollouts:
-    ways = {(row["temperature"], row["top_p"], row["top_k"], row["stop_token_id"]) for row in rows}
-    if len(ways) > 1:
-        raise DumpError(f"{path} was sampled in {len(ways)} ways (temperature, top_p, top_k); diagnose one at a time.")
-    temperature, top_p, top_k, stop = ways.pop()
-    prompts = [len(row["prompt_ids"]) for row in rows]
-    ends = [prompt + len(row["response_ids"]) for prompt, row in zip(prompts, rows, strict=True)]
-    ids_BT = torch.zeros(len(rows), max(ends), dtype=torch.int64)
-    engine_BT, trainer_BT = (torch.full(ids_BT.shape, float("nan"), dtype=torch.float64) for _ in range(2))
-    for number, (row, prompt, end) in enumerate(zip(rows, prompts, ends, strict=True)):
-        ids_BT[number, :end] = torch.tensor([*row["prompt_ids"], *row["response_ids"]])
-        for into_BT, column in ((engine_BT, "rollout_log_probs"), (trainer_BT, "old_log_probs")):
-            given = row[column]
-            if given is None or len(given) != end - prompt:
-                raise DumpError(f"{path} has a response {number} without one {column} a token; it cannot be diagnosed.")
-            into_BT[number, prompt:end] = torch.tensor([float("nan") if one is None else one for one in given])
-    return Rollouts(
-        ids_BT,
-        torch.tensor(prompts),
-        torch.tensor(ends),
-        engine_BT,
-        trainer_BT,
-        Sampling(temperature, top_p, top_k),
-        stop,
-    )
+def _dtype(dump: Dump) -> Dtype:
+    known: dict[str | None, Dtype] = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+    if dump.precision not in known:
+        says = "does not say the trainer's precision" if dump.precision is None else f"says precision={dump.precision}"
+        raise DumpError(f"{dump.path} {says}, which experiments need; give --dtype.")
+    return known[dump.precision]

@@ -3,6 +3,7 @@
 from rich.console import Console
 
 from megarl.drift.diagnosis import Diagnosis
+from megarl.drift.diagnosis.finding import Who
 
 
 def show(diagnosis: Diagnosis, console: Console | None = None) -> None:
@@ -25,13 +26,28 @@ def show(diagnosis: Diagnosis, console: Console | None = None) -> None:
             f"computations may be {floor.limit:.2g} apart; run sequence by sequence it moves by {floor.batching:.2g}"
             + ("." if floor.engine is None else f", and the engine by {floor.engine:.2g}.")
         )
+    alone = diagnosis.alone
+    if alone is not None and alone.engine is not None and alone.trainer is not None:
+        line(
+            f"One token behind the same tokens: the engine's log-probs of it are {alone.engine:.2g} nats from each "
+            f"other, the trainer's {alone.trainer:.2g}; a drift that is no larger is a side's own."
+        )
     if not diagnosis.findings:
         line(
             "No cause: both sides are as near as this precision allows."
             if floor is not None
-            else "No cause shows in the tokens alone; give the trainer's weights (--model) for experiments."
+            else "No cause shows in the dump alone."
         )
     for number, finding in enumerate(diagnosis.findings, start=1):
-        who = {"engine": "the engine's side", "trainer": "the trainer's side", "both": "both sides"}[finding.side]
-        line(f"{number}. {finding.cause}, on {who}: {finding.evidence}.")
+        line(f"{number}. {finding.cause}, on {_SIDES[finding.side]}: {finding.evidence}.")
         line(f"   Fix: {finding.fix}.")
+    for what, how in () if alone is None else alone.undecided:
+        line(f"A dump alone does not tell {what}.\n   To decide: {how}.")
+
+
+_SIDES: dict[Who, str] = {
+    "engine": "the engine's side",
+    "trainer": "the trainer's side",
+    "both": "both sides",
+    "either": "one side",
+}

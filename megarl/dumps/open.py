@@ -1,24 +1,26 @@
-"""Opens a dump, whoever wrote it: a file, or a folder of megarl's."""
+"""Opens a dump, whoever wrote it: a file, or a folder of files. The one door that every reader takes."""
 
-import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from megarl.dumps.errors import DumpError
 from megarl.dumps.folder import DUMPS_FOLDER, dump_files
-from megarl.dumps.importers import ROW_FORMATS, RowFormat
-from megarl.dumps.importers.row import Row, checked, to_responses
-from megarl.dumps.parquet import ROWS, open_parquet, read_batches, read_header, read_responses
+from megarl.dumps.importers.files import SUFFIXES, importer_of
+from megarl.dumps.parquet import open_parquet, read_header, read_responses
 from megarl.dumps.responses import Responses
 from megarl.dumps.schema import HEADER_KEY
+from megarl.observe.metrics import METRICS_FILE
+
+_NUMBERS = re.compile(r"\d+")
 
 
 class _Read(Protocol):
-    def __call__(self) -> Iterator[Responses]: ...
+    def __call__(self, *, whole: bool = False) -> Iterator[Responses]: ...
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class Dump:
         about: what it says of itself, by names for people.
         tokenizer: fingerprint of its vocabulary; None where it does not say.
         pieces: text of each token by id, where it has them.
-        read: its responses, a few at a time, from the start at every call.
+        read: its responses, a few at a time, from the start at every call; `whole` reads the prompts' ids and how each
+            was sampled too.
+        precision: dtype of the trainer's weights, such as 'bf16'; None where it does not say.
     """
 
     path: Path
@@ -40,39 +44,41 @@ class Dump:
     tokenizer: str | None
     pieces: Mapping[int, str]
     read: _Read
+    precision: str | None = None
 
 
 def open_dump(path: Path) -> Dump:
     """Looks at what the path holds. Responses are read, and checked, by `Dump.read`.
 
     Args:
-        path: a parquet, JSONL or .pt file; a folder of megarl's dumps, or a run's folder with one.
+        path: a parquet, JSONL or .pt file; a folder of such files of one trainer; or a run's folder with dumps.
 
     Raises:
         DumpError: there is no dump, or none of a known format, or it cannot be read.
     """
-    if path.is_dir():
-        return _megarl(path, _files(path))
-    if not path.is_file():
-        raise DumpError(f"{path} does not exist; name a dump file, or a folder of dumps.")
-    if path.suffix == ".parquet":
-        metadata = open_parquet(path).schema_arrow.metadata or {}
-        return _megarl(path, [path]) if HEADER_KEY in metadata else _of_rows(path, _parquet_rows(path))
-    if path.suffix == ".jsonl":
-        return _of_rows(path, _json_rows(path))
-    if path.suffix == ".pt":
-        # Imported here: of the readers this one alone needs torch's own format.
-        from megarl.dumps.importers.slime import read_slime
-
-        return Dump(path, "slime", {}, None, {}, partial(read_slime, path))
-    raise DumpError(f"{path} is no .parquet, .jsonl or .pt file; those are the dumps that can be read.")
+    if not path.is_dir():
+        if not path.is_file():
+            raise DumpError(f"{path} does not exist; name a dump file, or a folder of dumps.")
+        if path.suffix not in SUFFIXES:
+            raise DumpError(f"{path} is no .parquet, .jsonl or .pt file; those are the dumps that can be read.")
+        return _megarl(path, [path]) if _is_megarls(path) else _of_others(path, [path])
+    files = dump_files(path) or dump_files(path / DUMPS_FOLDER)
+    return _megarl(path, files) if files else _of_others(path, _others(path))
 
 
-def _files(folder: Path) -> list[Path]:
-    files = dump_files(folder) or dump_files(folder / DUMPS_FOLDER)
-    if not files:
-        raise DumpError(f"{folder} holds no step-*.parquet; a run writes them with observe.dump_every above 0.")
-    return files
+def _is_megarls(file: Path) -> bool:
+    return file.suffix == ".parquet" and HEADER_KEY in (open_parquet(file).schema_arrow.metadata or {})
+
+
+def _others(folder: Path) -> list[Path]:
+    """The files of another trainer, which names them by their steps."""
+    found = [file for file in folder.iterdir() if file.is_file() and file.suffix in SUFFIXES]
+    if not found or (folder / METRICS_FILE) in found:
+        raise DumpError(
+            f"{folder} holds no step-*.parquet, which a run writes with observe.dump_every above 0, and no dumps of "
+            "another trainer; name a folder that does."
+        )
+    return sorted(found, key=lambda file: ([int(number) for number in _NUMBERS.findall(file.name)], file.name))
 
 
 def _megarl(path: Path, files: list[Path]) -> Dump:
@@ -96,53 +102,24 @@ def _megarl(path: Path, files: list[Path]) -> Dump:
         "recipe hash": first.recipe_hash[:12],
         "megarl": first.megarl,
     }
-    return Dump(path, "megarl", about, first.tokenizer, pieces, lambda: chain.from_iterable(map(read_responses, files)))
+    return Dump(path, "megarl", about, first.tokenizer, pieces, partial(_all, files), first.precision)
 
 
-def _of_rows(path: Path, rows: Iterator[Mapping[str, Any]]) -> Dump:
-    first = next(rows, None)
-    if first is None:
-        raise DumpError(f"{path} holds no response; name a dump that does.")
-    layout = next((layout for layout in ROW_FORMATS if layout.fits(first)), None)
-    if layout is None:
-        known = ", ".join(["megarl", "slime", *(layout.name for layout in ROW_FORMATS)])
-        raise DumpError(
-            f"{path} has the columns {', '.join(sorted(first)[:8])}, which no known dump has ({known}); "
-            "write megarl's columns, as docs/dumps.md lists them."
-        )
-    layout.check(path, first)
-    return Dump(path, layout.name, {}, None, {}, partial(_read_rows, path, layout))
+def _all(files: list[Path], *, whole: bool = False) -> Iterator[Responses]:
+    return chain.from_iterable(read_responses(file, whole=whole) for file in files)
 
 
-def _read_rows(path: Path, layout: RowFormat) -> Iterator[Responses]:
-    held: list[Row] = []
-    for number, fields in enumerate(_parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path)):
-        layout.check(path, fields)
-        held.append(checked(path, layout.name, number, partial(layout.read, fields, number)))
-        if len(held) == ROWS:
-            yield to_responses(path, held)
-            held = []
-    if held:
-        yield to_responses(path, held)
+def _of_others(path: Path, files: list[Path]) -> Dump:
+    importers = [importer_of(file) for file in files]
+    first = importers[0].name
+    for file, importer in zip(files, importers, strict=True):
+        if importer.name != first:
+            raise DumpError(f"{file} is a dump of {importer.name}, and {files[0]} one of {first}; put them apart.")
+    about = {} if len(files) == 1 else {"files": str(len(files))}
 
+    def read(*, whole: bool = False) -> Iterator[Responses]:
+        # what these files have of prompts and sampling is in their rows
+        del whole
+        return chain.from_iterable(importer.read(file) for importer, file in zip(importers, files, strict=True))
 
-def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    for batch in read_batches(path, ROWS):
-        yield from batch.to_pylist()
-
-
-def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DumpError(
-                    f"{path} has a line {number} that is no JSON ({error}); where it is the last, the file was cut "
-                    "short: copy it again, or delete the line."
-                ) from error
-            if not isinstance(row, dict):
-                raise DumpError(f"{path} has a line {number} that is no JSON object; give one a response.")
-            yield row
+    return Dump(path, first, about, None, {}, read)

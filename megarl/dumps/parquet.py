@@ -1,7 +1,9 @@
 """Reads megarl's own dumps, a few responses at a time."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,13 +11,16 @@ import pyarrow.parquet as pq
 import torch
 
 from megarl.dumps.errors import DumpError
-from megarl.dumps.responses import Key, Responses, check_equal_lengths, check_no_nan
+from megarl.dumps.responses import Key, Responses, Sampled, check_equal_lengths, check_no_nan
 from megarl.dumps.schema import HEADER_KEY, PIECES_KEY, SCHEMA, SCHEMA_VERSION, Header, parsed_header, parsed_pieces
 
 ROWS = 256
 """Responses in memory at once."""
 _LISTS = ("response_ids", "old_log_probs", "rollout_log_probs")
 READ = ("step", "problem_id", "sample", "prompt", "response", *_LISTS, "versions", "reward")
+_SAMPLED = ("temperature", "top_p", "top_k", "stop_token_id")
+_WHOLE = ("prompt_ids", *_SAMPLED)
+"""Read where they are asked for."""
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
@@ -71,23 +76,35 @@ def read_header(path: Path) -> tuple[Header, dict[int, str]]:
             f"{path} has schema version {header.schema_version}, and this megarl reads up to {SCHEMA_VERSION}; "
             "use the megarl that wrote it, or a later one."
         )
-    if missing := [name for name in READ if name not in schema.names]:
-        raise DumpError(f"{path} lacks the column {', '.join(missing)}; write the dump again with all of them.")
-    for name in READ:
-        if schema.field(name).type != SCHEMA.field(name).type:
-            kinds = f"{schema.field(name).type} and not {SCHEMA.field(name).type}"
-            raise DumpError(f"{path} has a column {name} of type {kinds}; write it with the documented type.")
+    _check_columns(path, schema, READ)
     return header, parsed_pieces(metadata.get(PIECES_KEY))
 
 
-def read_responses(path: Path) -> Iterator[Responses]:
-    """The dump's responses, at most `ROWS` at a time.
+def _check_columns(path: Path, schema: pa.Schema, names: Sequence[str]) -> None:
+    if missing := [name for name in names if name not in schema.names]:
+        raise DumpError(f"{path} lacks the column {', '.join(missing)}; write the dump again with all of them.")
+    for name in names:
+        if schema.field(name).type != SCHEMA.field(name).type:
+            kinds = f"{schema.field(name).type} and not {SCHEMA.field(name).type}"
+            raise DumpError(f"{path} has a column {name} of type {kinds}; write it with the documented type.")
+
+
+def read_responses(path: Path, *, whole: bool = False) -> Iterator[Responses]:
+    """The dump's responses, at most `ROWS` at a time. Args: whole: with the prompts' ids and the sampling too.
 
     Raises:
-        DumpError: lists of unequal lengths, NaN, a missing value, or damaged pages.
+        DumpError: lists of unequal lengths, NaN, a missing value, a column that is not there, or damaged pages.
     """
-    for batch in read_batches(path, ROWS, READ):
-        yield _responses(path, batch)
+    names = (*READ, *_WHOLE) if whole else READ
+    _check_columns(path, open_parquet(path).schema_arrow, names)
+    for batch in read_batches(path, ROWS, names):
+        responses = _responses(path, batch)
+        yield replace(responses, **_prompts_and_sampling(batch)) if whole else responses
+
+
+def _prompts_and_sampling(batch: pa.RecordBatch) -> dict[str, Any]:
+    ways = zip(*(batch.column(name).to_pylist() for name in _SAMPLED), strict=True)
+    return {"prompt_ids": batch.column("prompt_ids").to_pylist(), "sampled": [Sampled(*way) for way in ways]}
 
 
 def _responses(path: Path, batch: pa.RecordBatch) -> Responses:

@@ -1,7 +1,7 @@
 """Responses of a dump, end to end: what every reader and importer makes of its files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,23 @@ class Key:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """How a response was sampled, each None where the dump does not say.
+
+    Attributes:
+        temperature: divided the logits.
+        top_p: 1 for the whole vocabulary.
+        top_k: 0 for the whole vocabulary.
+        stop_token_id: the token that ends a response.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    stop_token_id: int | None = None
+
+
+@dataclass(frozen=True)
 class Responses:
     """B responses of N tokens in all, one after the other.
 
@@ -39,6 +56,8 @@ class Responses:
         texts: the responses as text, likewise.
         replica_N: int64, the server that sampled each token, from 0; -1 where it is not known.
         age_N: int64, updates that the weights which sampled it are behind the step's; -1 where it is not known.
+        prompt_ids: tokens of each response's prompt, None where the dump has none; empty where they were not read.
+        sampled: how each was sampled; empty where that was not read.
     """
 
     keys: Sequence[Key]
@@ -52,9 +71,17 @@ class Responses:
     texts: Sequence[str]
     replica_N: Tensor
     age_N: Tensor
+    prompt_ids: Sequence[Sequence[int] | None] = ()
+    sampled: Sequence[Sampled] = ()
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def first(self, count: int) -> "Responses":
+        """Its first responses, so many."""
+        tokens = int(self.lengths_B[:count].sum())
+        cut = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Responses(**{name: value[: tokens if name.endswith("_N") else count] for name, value in cut.items()})
 
     @property
     def usable_N(self) -> Tensor:  # noqa: N802 - a tensor, named by its shape

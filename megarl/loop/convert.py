@@ -25,7 +25,7 @@ SOURCE, TARGET = "SOURCE", "TARGET"
 """The command's arguments, for refusals."""
 
 
-def convert(source: Path, target: Path, shard_bytes: int) -> None:
+def convert(source: Path, target: Path, shard_bytes: int, *, name: str = SOURCE) -> None:
     """Writes the policy in `source` to `target`, in one process.
 
     Args:
@@ -33,6 +33,7 @@ def convert(source: Path, target: Path, shard_bytes: int) -> None:
             Face layout, which is checked and sharded anew.
         target: a folder that is not there or empty.
         shard_bytes: largest file of weights.
+        name: what the user gave the source as, for refusals.
 
     Raises:
         UserError: the source is none of these or is damaged, or the target holds files or cannot be written.
@@ -43,15 +44,15 @@ def convert(source: Path, target: Path, shard_bytes: int) -> None:
     elif (source / RUN_FILE).is_file():
         found = CheckpointStore(source / CHECKPOINTS, keep=1).newest()
         if found is None:
-            raise RunFolderError(f"{SOURCE}={in_words(str(source))} holds no checkpoint; train it further first.")
-        _export(source, found[0], target, shard_bytes)
+            raise RunFolderError(f"{name}={in_words(str(source))} holds no checkpoint; train it further first.")
+        _export(source, found[0], target, shard_bytes, name)
     elif (source / MANIFEST).is_file() and (source.resolve().parent.parent / RUN_FILE).is_file():
         if (damage := damage_of(source)) is not None:
-            raise RunFolderError(f"{SOURCE}={in_words(str(source))} is damaged ({damage}); give another checkpoint.")
-        _export(source.resolve().parent.parent, source, target, shard_bytes)
+            raise RunFolderError(f"{name}={in_words(str(source))} is damaged ({damage}); give another checkpoint.")
+        _export(source.resolve().parent.parent, source, target, shard_bytes, name)
     else:
         raise RunFolderError(
-            f"{SOURCE}={in_words(str(source))} is no run, no run's checkpoint and no Hugging Face folder; give one."
+            f"{name}={in_words(str(source))} is no run, no run's checkpoint and no Hugging Face folder; give one."
         )
 
 
@@ -89,9 +90,9 @@ def _reshard(source: Path, target: Path, shard_bytes: int) -> None:
         copy_hf(found, target, shard_bytes)
 
 
-def _export(run: Path, checkpoint: Path, target: Path, shard_bytes: int) -> None:
+def _export(run: Path, checkpoint: Path, target: Path, shard_bytes: int, name: str) -> None:
     """From any layout: the checkpoint's tensors are cut anew for a world of one."""
-    recipe = held_recipe(run, SOURCE, "restore it from a copy")
+    recipe = held_recipe(run, name, "restore it from a copy")
     assert recipe is not None, "who calls has seen the file"
     recipe.parallel = ParallelConfig(threads=recipe.parallel.threads)
     # nothing is multiplied here, and the layers of real FP8 are for GPUs alone

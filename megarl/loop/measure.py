@@ -1,55 +1,36 @@
 """What `megarl drift measure` does: the engine generates, both sides score, and experiments name what differs."""
 
-import json
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from megarl.config.errors import DataError
-from megarl.config.refusal import refusal
+from megarl.config.errors import UserError
+from megarl.config.refusal import in_words, refusal, shortened
 from megarl.config.schema import Recipe
-from megarl.data.registry import build_source
 from megarl.data.tokenizer import build_tokenizer, encode
 from megarl.diagnose.asked_again import AskedAgain
+from megarl.diagnose.load import load_model
 from megarl.diagnose.show import show
 from megarl.diagnose.transformers_model import TransformersModel, built_from, trainer_dtype
-from megarl.drift.diagnosis import Rollouts, Sampling, diagnose
+from megarl.drift.diagnosis import Diagnosis, Rollouts, Sampling, diagnose
 from megarl.loop.engines import engine_of
+from megarl.loop.measured_prompts import Asked
 from megarl.megatron.batch import on_targets, pad_batch
 from megarl.megatron.hf_folder import saved_weights
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.weights import random_weights
-from megarl.megatron.world import join_world, leave_world
+from megarl.megatron.world import Layout, join_world, leave_world
 from megarl.platform.platform import current
 from megarl.rollout.embedded import EmbeddedEngine
-from megarl.rollout.types import Completion, Request, SamplingParams
+from megarl.rollout.engine import EngineError, WeightsError
+from megarl.rollout.fleet import Fleet
+from megarl.rollout.types import Completion, Request
 from megarl.sync.push import LocalSync, ServedSync
-
-_STREAM = "drift-measure"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the command line says beside the recipe.
-
-    Attributes:
-        prompts: a file with a prompt a line, as text or as JSON with the recipe's prompt column; None for the recipe's
-            own training prompts.
-        responses: to generate.
-        temperature: that the engine is asked for where it is not the recipe's; likewise the next two.
-        top_p: see there.
-        top_k: see there.
-    """
-
-    prompts: Path | None
-    responses: int
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
 
 
 def measure(recipe: Recipe, asked: Asked) -> int:
@@ -63,16 +44,40 @@ def measure(recipe: Recipe, asked: Asked) -> int:
         0, or 1 where a cause was found.
 
     Raises:
-        UserError: more than one process is asked for, or the prompts cannot be read.
+        UserError: more than one process is asked for, the prompts or the older weights cannot be read, or a running
+            server is not there or has other settings.
     """
     if recipe.parallel.world_size > 1:
         raise refusal(
             "parallel.world_size", recipe.parallel.world_size, "is more than drift measure runs", "set it to 1"
         )
     tokenizer = build_tokenizer(recipe.tokenizer)
-    prompts = _prompts(recipe, asked, lambda text: encode(tokenizer, text))
+    requests = asked.requests(recipe, lambda text: encode(tokenizer, text))
+    older = [load_model(folder, trainer_dtype(recipe), "--older") for folder in asked.older]
     layout = join_world(recipe.parallel, recipe.seed, recipe.precision.fp8.alignment)
-    init = recipe.model.init_from
+    try:
+        diagnosis = _measured(recipe, asked, requests, older, layout)
+    except WeightsError as error:
+        print(f"The engine does not have the trainer's weights: {error}.")
+        return 1
+    except EngineError as error:
+        if not recipe.engine.urls:
+            raise
+        reason = shortened(str(error).split("\n")[0])
+        raise UserError(
+            f"engine.urls={in_words(recipe.engine.urls)} cannot be measured ({reason}); start a server with this "
+            "recipe's settings, as docs/engines.md says."
+        ) from error
+    finally:
+        leave_world()
+    show(diagnosis)
+    return 1 if diagnosis.findings else 0
+
+
+def _measured(
+    recipe: Recipe, asked: Asked, requests: Sequence[Request], older: Sequence[Any], layout: Layout
+) -> Diagnosis:
+    tokenizer, init = build_tokenizer(recipe.tokenizer), recipe.model.init_from
     with tempfile.TemporaryDirectory(prefix="megarl-measure-") as folder:
         own = replace(recipe, output_dir=folder)
         with engine_of(own, len(tokenizer), is_main=True) as engine:
@@ -81,58 +86,32 @@ def measure(recipe: Recipe, asked: Asked) -> int:
             policy.load(
                 random_weights(recipe.model, len(tokenizer), recipe.seed) if init is None else saved_weights(Path(init))
             )
-            sync = LocalSync(policy, engine) if isinstance(engine, EmbeddedEngine) else ServedSync(own, policy, engine)
-            sync.push(0)
-            sampling = _sampling(recipe, asked, tokenizer.eos_token_id)
-            requests = [Request(str(number), 0, prompt, _STREAM) for number, prompt in enumerate(prompts)]
+            _give_weights(own, policy, engine, keep=asked.keep_weights)
+            sampling = asked.sampling(recipe, tokenizer.eos_token_id)
             completions = engine.generate(requests, sampling)
             rollouts = _rollouts(policy, completions, sampling.stop_token_id)
             begin = tokenizer.bos_token_id
             model = TransformersModel(
-                [built_from(own, len(tokenizer), policy.export())],
+                [built_from(own, len(tokenizer), policy.export()), *older],
                 trainer_dtype(recipe),
                 openers=() if begin is None else ((begin,), (begin, begin)),
                 head="fp32" if recipe.precision.fp32_head else None,
                 residual="fp32" if recipe.precision.fp32_residual else None,
             )
-            diagnosis = diagnose(rollouts, model, AskedAgain(engine, requests, completions, sampling))
-            sync.close()
-    leave_world()
-    show(diagnosis)
-    return 1 if diagnosis.findings else 0
+            return diagnose(rollouts, model, AskedAgain(engine, requests, completions, sampling))
 
 
-def _sampling(recipe: Recipe, asked: Asked, stop_token_id: int) -> SamplingParams:
-    own = recipe.rollout
-    return SamplingParams(
-        own.temperature if asked.temperature is None else asked.temperature,
-        own.max_new_tokens,
-        stop_token_id,
-        top_p=own.top_p if asked.top_p is None else asked.top_p,
-        top_k=own.top_k if asked.top_k is None else asked.top_k,
-    )
-
-
-def _prompts(recipe: Recipe, asked: Asked, encoded: Callable[[str], list[int]]) -> list[tuple[int, ...]]:
-    if asked.prompts is None:
-        source = build_source(recipe)
-        texts = [source.training(number).prompt for number in range(asked.responses)]
+def _give_weights(recipe: Recipe, policy: FrozenModel, engine: EmbeddedEngine | Fleet, *, keep: bool) -> None:
+    if isinstance(engine, EmbeddedEngine):
+        LocalSync(policy, engine).push(0)
+    elif keep:
+        engine.revive()
     else:
-        lines = _lines(asked.prompts, recipe.data.prompt_column)
-        texts = [lines[number % len(lines)] for number in range(asked.responses)]
-    return [tuple(encoded(text)) for text in texts]
-
-
-def _lines(file: Path, column: str) -> list[str]:
-    try:
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-        if file.suffix == ".jsonl":
-            lines = [json.loads(line)[column] for line in lines]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"--prompts={file} cannot be read ({error}); give a prompt a line, or JSONL.") from error
-    if not lines or not all(isinstance(line, str) for line in lines):
-        raise DataError(f"--prompts={file} holds no prompts; give a prompt a line, or JSONL with {column}.")
-    return lines
+        sync = ServedSync(recipe, policy, engine)
+        try:
+            sync.push(0)
+        finally:
+            sync.close()
 
 
 def _rollouts(policy: FrozenModel, completions: Sequence[Completion], stop_token_id: int) -> Rollouts:

@@ -1,6 +1,7 @@
 """`megarl drift measure RECIPE`."""
 
 import argparse
+import math
 import tempfile
 from pathlib import Path
 
@@ -19,7 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trainer", type=Path, metavar="FOLDER", help="a run, a checkpoint, or a model in Hugging Face layout"
     )
     parser.add_argument("--engine", metavar="URL|NAME", help="a running server of the recipe's engine, or an engine")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="a prompt a line, or JSONL; else the recipe's")
+    parser.add_argument(
+        "--keep-weights", action="store_true", help="of a running server: it answers with the weights that it has"
+    )
+    parser.add_argument(
+        "--older",
+        type=Path,
+        metavar="FOLDER",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="weights before the trainer's, newest first",
+    )
+    parser.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="a prompt a line, JSONL or parquet; or the recipe's"
+    )
     parser.add_argument("--responses", type=int, default=64, metavar="N", help="to generate; 64")
     parser.add_argument("--engine-temperature", type=float, metavar="T", help="asked of the engine, not of the trainer")
     parser.add_argument("--engine-top-p", type=float, metavar="P", help="likewise")
@@ -30,8 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the drift, its floor and its causes; the exit code is 1 where there is a cause."""
     from megarl.config.load import load_recipe
 
-    if arguments.responses < 1:
-        raise UserError(f"--responses={arguments.responses} leaves nothing to measure; give a number from 1.")
+    _check(arguments)
     overrides = list(arguments.overrides)
     if arguments.engine in _ENGINES:
         overrides.append(f"rollout.engine={arguments.engine}")
@@ -43,10 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
             if not (weights / "config.json").is_file():
                 from megarl.loop.convert import convert
 
-                convert(arguments.trainer, weights := Path(folder) / "model", _SHARD_BYTES)
+                convert(arguments.trainer, weights := Path(folder) / "model", _SHARD_BYTES, name="--trainer")
             overrides.append(f"model.init_from={weights}")
         loaded = load_recipe(arguments.recipe, overrides)
-        from megarl.loop.measure import Asked, measure
+        if arguments.keep_weights and not loaded.recipe.engine.urls:
+            raise UserError("--keep-weights is of a running server, and engine.urls is empty; give --engine=URL.")
+        from megarl.loop.measure import measure
+        from megarl.loop.measured_prompts import Asked
 
         return measure(
             loaded.recipe,
@@ -56,5 +73,20 @@ def run(arguments: argparse.Namespace) -> int:
                 arguments.engine_temperature,
                 arguments.engine_top_p,
                 arguments.engine_top_k,
+                tuple(arguments.older),
+                arguments.keep_weights,
             ),
         )
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuses what no engine can be asked for, before anything is started."""
+    temperature, top_p, top_k = (getattr(arguments, f"engine_{name}") for name in ("temperature", "top_p", "top_k"))
+    if arguments.responses < 1:
+        raise UserError(f"--responses={arguments.responses} leaves nothing to measure; give a number from 1.")
+    if temperature is not None and not 0 < temperature < math.inf:
+        raise UserError(f"--engine-temperature={temperature} is not above 0; give a number such as 1.0.")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise UserError(f"--engine-top-p={top_p} is not above 0 and up to 1; give 1 for the whole vocabulary.")
+    if top_k is not None and top_k < 0:
+        raise UserError(f"--engine-top-k={top_k} is below 0; give 0 for the whole vocabulary.")

@@ -32,6 +32,7 @@ class Scene:
         sampling: what the trainer believes.
         engine: generates.
         side: what the engine can be asked; None for nothing.
+        samples: responses to each prompt.
     """
 
     seed: int
@@ -41,6 +42,7 @@ class Scene:
     sampling: Sampling
     engine: PlantedEngine
     side: EngineSide | None = None
+    samples: int = 1
 
     @staticmethod
     def build(family: str, seed: int, dtype: Dtype, sampling: Sampling = PLAIN) -> "Scene":
@@ -63,6 +65,7 @@ class Scene:
         low, high = _PROMPT_TOKENS
         lengths = torch.randint(low, high, (_PROMPTS,), generator=self.generator).tolist()
         prompts = [torch.randint(STOP + 1, VOCAB, (length,), generator=self.generator).tolist() for length in lengths]
+        prompts = [prompt for prompt in prompts for _ in range(self.samples)]
         responses, reported = self.engine.generate(prompts, _RESPONSE_TOKENS, self.generator)
         rollouts = laid_out(prompts, responses, reported, self.sampling)
         return replace(rollouts, trainer_log_probs_BT=self.trainer_log_probs(rollouts))

@@ -11,6 +11,7 @@ from megarl.drift.diagnosis.distance import DECIDES, EXPLAINS, Distance
 from megarl.drift.diagnosis.distribution import Distributions
 from megarl.drift.diagnosis.errors import Errors
 from megarl.drift.diagnosis.finding import Floor, Who
+from megarl.drift.diagnosis.grid import Grid, Scored
 from megarl.drift.diagnosis.rollouts import Rollouts, Sampling
 from megarl.drift.diagnosis.side import Model
 
@@ -90,10 +91,10 @@ class Bench:
         )
 
 
-def shifted(rollouts: Rollouts, values_N: Tensor, by: int) -> Tensor:
+def shifted(rows_N: Tensor, values_N: Tensor, by: int) -> Tensor:
     """Each token's value from the token `by` places behind it in the same response; NaN where there is none."""
     rolled_N = values_N.roll(-by)
-    same_N = rollouts.rows_N.roll(-by) == rollouts.rows_N
+    same_N = rows_N.roll(-by) == rows_N
     count = len(values_N)
     same_N[slice(count - by, count) if by > 0 else slice(0, -by)] = False
     return rolled_N.where(same_N, math.nan)
@@ -124,7 +125,7 @@ class Case:
         """The distance that an experiment leaves."""
         target_N = self.target_N
         if hypothesis.shift:
-            target_N = shifted(self.bench.rollouts, target_N, hypothesis.shift)
+            target_N = shifted(self.bench.rollouts.rows_N, target_N, hypothesis.shift)
         return Distance.between(self.bench.log_probs(hypothesis), target_N)
 
     def explains(self, hypothesis: Hypothesis, after: Distance) -> bool:
@@ -132,14 +133,31 @@ class Case:
 
         It must be smaller for more tokens than chance allows, and either half of the mean is gone, or the bias is: that
         of a drift which rounding hides token by token, such as a small mass left out. Of another precision, whose own
-        rounding cannot be reproduced bit by bit, see `Errors.alike`.
+        rounding cannot be reproduced bit by bit, see `Errors.alike`, and `grid` where that is told directly.
         """
         is_nearer = after.nearer_than(self.before) > DECIDES
         if is_nearer and after.explained(self.before) > EXPLAINS:
             return True
         if hypothesis.computation.only_rounds:
+            grid = self.grid(hypothesis) if is_nearer else None
+            if grid is not None and (grid.is_on or grid.is_off):
+                return grid.is_off
             return self.errors(hypothesis).alike(is_nearer=is_nearer)
         return is_nearer and self.before.is_biased and abs(after.bias) < (1 - EXPLAINS) * abs(self.before.bias)
+
+    def grid(self, hypothesis: Hypothesis) -> Grid | None:
+        """How the side's logits lie to the grid of the model's, where the hypothesis is that the side rounds none."""
+        own = self.bench.model.traits.head
+        if own not in ("bf16", "fp16") or hypothesis.computation != Computation(head="fp32"):
+            return None
+        exact = Computation(dtype=EXACT[self.bench.model.traits.dtype])
+        scorings = (
+            Scored(self.bench.distributions(one).drawn_N, self.bench.log_probs(Hypothesis(one, hypothesis.sampling)))
+            for one in (hypothesis.computation, Computation(), exact)
+        )
+        wide, rounded, right = scorings
+        temperature = hypothesis.sampling.temperature
+        return Grid.of(self.target_N, temperature, own, wide=wide, rounded=rounded, exact=right)
 
     def errors(self, hypothesis: Hypothesis) -> Errors:
         """How the side errs, beside the model and a hypothesis."""

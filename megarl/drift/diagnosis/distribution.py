@@ -25,6 +25,11 @@ class Distributions:
         """fp64 [N]: of the tokens drawn, which count among those left: near the edge two sides may differ on one."""
         return self._all(sampling).gather(1, self.targets_N[:, None])[:, 0].double()
 
+    @property
+    def drawn_N(self) -> Tensor:  # noqa: N802 - a tensor, named by its shape
+        """fp64, the logits of the tokens drawn."""
+        return self.logits_NV.gather(1, self.targets_N[:, None])[:, 0].double()
+
     def surprise(self, sampling: Sampling) -> float:
         """By how many standard errors the tokens' mean log-prob is above what is expected of draws."""
         log_probs_NV = self._all(sampling).double()

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Who = Literal["engine", "trainer", "both"]
+Who = Literal["engine", "trainer", "both", "either"]
+"""'either': one of them, and which is not known."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,24 @@ class Floor:
 
 
 @dataclass(frozen=True)
+class Alone:
+    """What was known of a dump that was looked at without a model.
+
+    Attributes:
+        engine: mean distance, in nats, of the engine's log-probs of one token behind the same tokens from each other;
+            None where no token is there twice.
+        trainer: likewise of the trainer's.
+        contrasts: differences of two tokens behind the same tokens.
+        undecided: what stays open, each with what decides it.
+    """
+
+    engine: float | None
+    trainer: float | None
+    contrasts: int
+    undecided: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """The whole answer.
 
@@ -65,3 +84,4 @@ class Diagnosis:
     engine: float | None
     floor: Floor | None
     findings: tuple[Finding, ...]
+    alone: Alone | None = None

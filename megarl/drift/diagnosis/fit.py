@@ -63,6 +63,16 @@ def fit_top_k(distributions: Distributions, temperature: float, target_N: Tensor
     return 1 + ranked.nearest(last_NK, target_N)
 
 
+def fit_slope(one_N: Tensor, other_N: Tensor) -> float:
+    """The number that, times one side, is nearest to the other in the mean: a weighted median of their quotients."""
+    known_N = (one_N != 0) & one_N.isfinite() & other_N.isfinite()
+    if not known_N.any():
+        return math.nan
+    quotient_N, order_N = (other_N[known_N] / one_N[known_N]).sort()
+    weight_N = one_N[known_N].abs()[order_N].cumsum(0)
+    return float(quotient_N[(weight_N < weight_N[-1] / 2).sum()])
+
+
 @dataclass(frozen=True)
 class _Ranked:
     """Logits in falling order.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from megarl.drift.diagnosis.finding import Finding
+from megarl.drift.diagnosis.reported import Reported
 from megarl.drift.diagnosis.rollouts import Rollouts
 
 _ONE_CHAT = "build the prompt's token ids once, by one chat template, and give both sides those ids"
@@ -20,7 +21,7 @@ def findings_from_tokens(rollouts: Rollouts) -> Iterator[Finding]:
     """What can be told without a model."""
     if rollouts.engine_ids_BT is not None and rollouts.engine_lengths_B is not None:
         yield from _other_tokens(rollouts, rollouts.engine_ids_BT, rollouts.engine_lengths_B)
-    yield from _appended_stop(rollouts)
+    yield from findings_from_stop(rollouts)
 
 
 def _other_tokens(rollouts: Rollouts, engine_BT: Tensor, lengths_B: Tensor) -> Iterator[Finding]:
@@ -55,7 +56,7 @@ def _other_tokens(rollouts: Rollouts, engine_BT: Tensor, lengths_B: Tensor) -> I
             )
 
 
-def _appended_stop(rollouts: Rollouts) -> Iterator[Finding]:
+def findings_from_stop(rollouts: Rollouts | Reported) -> Iterator[Finding]:
     """A last token that the trainer scores, and to which the engine gave no log-prob or exactly 0."""
     if rollouts.stop_token_id is None:
         return

@@ -29,6 +29,7 @@ def _read(fields: Mapping[str, Any], number: int) -> Row:
         reward=float(reward),
         prompt="",
         text="",
+        prompt_ids=fields["token_ids"][:begin],
     )
 
 

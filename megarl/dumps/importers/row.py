@@ -1,5 +1,6 @@
 """What the importers of files with one response a row have in common."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from megarl.dumps.errors import DumpError
-from megarl.dumps.responses import Key, Responses, check_equal_lengths, check_no_nan
+from megarl.dumps.responses import Key, Responses, Sampled, check_equal_lengths, check_no_nan
 
 NULL = float("inf")
 """Stands for a log-prob that a file gives as null: not finite, and not NaN, which is refused."""
@@ -28,6 +29,7 @@ class Row:
         reward: NaN where not known.
         prompt: as text.
         text: the response as text.
+        prompt_ids: tokens of the prompt; None where the file has none.
     """
 
     key: Key
@@ -38,6 +40,7 @@ class Row:
     reward: float
     prompt: str
     text: str
+    prompt_ids: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,15 +95,22 @@ def checked(path: Path, trainer: str, number: int, read: Callable[[], Row]) -> R
         row = read()
         return replace(
             row,
-            token_ids=[int(token) for token in row.token_ids],
+            token_ids=_ids(row.token_ids),
             trainer_log_probs=[None if value is None else float(value) for value in row.trainer_log_probs],
             rollout_log_probs=[None if value is None else float(value) for value in row.rollout_log_probs],
             generated=[bool(value) for value in row.generated],
+            prompt_ids=None if row.prompt_ids is None else _ids(row.prompt_ids),
         )
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, LookupError, OverflowError) as error:
         raise DumpError(
             f"{path} has a value of another kind in row {number + 1} ({error}); write it as {trainer} does."
         ) from error
+
+
+def _ids(values: Sequence[int]) -> list[int]:
+    """Whole numbers that fit 64 bits. Raises: TypeError, OverflowError: they are not."""
+    ids: list[int] = np.array([operator.index(value) for value in values], dtype=np.int64).tolist()
+    return ids
 
 
 def to_responses(path: Path, rows: Sequence[Row]) -> Responses:
@@ -135,4 +145,6 @@ def to_responses(path: Path, rows: Sequence[Row]) -> Responses:
         age_N=torch.full_like(row_N, -1),
         trainer_log_probs_N=log_probs["trainer_log_probs"],
         rollout_log_probs_N=log_probs["rollout_log_probs"],
+        prompt_ids=[row.prompt_ids for row in rows],
+        sampled=[Sampled()] * len(rows),
     )

@@ -33,6 +33,8 @@ def read_slime(path: Path) -> Iterator[Responses]:
             f"{path} is a dump of slime without {', '.join(missing)}, and drift needs token ids and both sides' "
             f"log-probs; {_TAKE}."
         )
+    if flat := [name for name in _NEEDED if not isinstance(data[name], list | tuple | torch.Tensor)]:
+        raise DumpError(f"{path} has {flat[0]} that are no list; write them as slime does.")
     count = len(data["tokens"])
     if unequal := [name for name in _NEEDED if len(data[name]) != count]:
         raise DumpError(f"{path} has {count} tokens and {len(data[unequal[0]])} {unequal[0]}; write the dump again.")
@@ -72,6 +74,7 @@ def _row(data: dict[str, Any], index: int) -> Row:
         reward=float("nan") if rewards is None else float(rewards[index]),
         prompt="",
         text="",
+        prompt_ids=tokens[: len(tokens) - length],
     )
 
 

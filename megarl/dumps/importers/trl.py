@@ -23,6 +23,7 @@ def _read(fields: Mapping[str, Any], number: int) -> Row:
         reward=float("nan") if reward is None else float(reward),
         prompt=str(fields.get("prompt") or ""),
         text=str(fields.get("completion") or ""),
+        prompt_ids=fields.get("prompt_ids"),
     )
 
 

@@ -22,6 +22,7 @@ def _read(fields: Mapping[str, Any], number: int) -> Row:
         reward=float("nan") if fields.get("score") is None else float(fields["score"]),
         prompt=str(fields.get("input") or ""),
         text=str(fields.get("output") or ""),
+        prompt_ids=fields.get("prompts"),
     )
 
 

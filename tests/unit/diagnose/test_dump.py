@@ -7,39 +7,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from megarl.cli import main
-from megarl.diagnose.dump import read_rollouts
+from megarl.config.model import TokenizerConfig
+from megarl.data.tokenizer import build_tokenizer, save_tokenizer
+from megarl.diagnose.read import read_rollouts
 from megarl.diagnose.selftest.scene import Scene
+from megarl.diagnose.selftest.small import VOCAB
 from megarl.drift.diagnosis import Rollouts, Sampling
 from megarl.dumps.errors import DumpError
-from megarl.dumps.schema import SCHEMA, Header, file_metadata
-
-
-def write(file: Path, rollouts: Rollouts, **others: list[float]) -> Path:
-    """The rollouts under megarl's columns; `others` replace whole columns."""
-    count = len(rollouts.ids_BT)
-    spans = list(zip(rollouts.prompt_lengths_B.tolist(), rollouts.lengths_B.tolist(), strict=True))
-
-    def cut(values: object) -> list[list[float]]:
-        return [values[row, begin:end].tolist() for row, (begin, end) in enumerate(spans)]  # type: ignore[index]
-
-    columns = {
-        "step": [1] * count,
-        "problem_id": [str(row) for row in range(count)],
-        "sample": [0] * count,
-        "prompt_ids": [rollouts.ids_BT[row, :begin].tolist() for row, (begin, _) in enumerate(spans)],
-        "response_ids": cut(rollouts.ids_BT),
-        "old_log_probs": cut(rollouts.trainer_log_probs_BT),
-        "rollout_log_probs": cut(rollouts.engine_log_probs_BT),
-        "temperature": [rollouts.sampling.temperature] * count,
-        "top_p": [rollouts.sampling.top_p] * count,
-        "top_k": [rollouts.sampling.top_k] * count,
-        "stop_token_id": [rollouts.stop_token_id] * count,
-        **others,
-    }
-    arrays = [pa.array(columns.get(field.name, [None] * count), field.type) for field in SCHEMA]
-    header = Header("run", 1, "0" * 64, None, "vllm", "fp32", "0")
-    pq.write_table(pa.table(arrays, SCHEMA.with_metadata(file_metadata(header, {}))), file)
-    return file
+from megarl.dumps.open import open_dump
+from megarl.dumps.responses import Sampled
+from tests.unit.diagnose.written import write
 
 
 @pytest.fixture(scope="module")
@@ -66,32 +43,44 @@ def test_the_cause_is_named(
     assert "Floor: " in said and "Fix: " in said
 
 
-def test_without_a_model_only_the_tokens_are_looked_at(
-    rollouts: Rollouts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["drift", "diagnose", str(write(tmp_path / "step-00000001.parquet", rollouts))]) == 0
-    assert "No cause shows in the tokens alone" in capsys.readouterr().out
-
-
 def test_what_is_read_is_what_was_written(rollouts: Rollouts, tmp_path: Path) -> None:
-    read = read_rollouts(write(tmp_path / "step-00000001.parquet", rollouts), len(rollouts.ids_BT))
+    dump = open_dump(write(tmp_path / "step-00000001.parquet", rollouts))
+    read = read_rollouts(dump, len(rollouts.ids_BT), Sampled())
     assert read.ids_BT.equal(rollouts.ids_BT)
     assert read.mask_BT.equal(rollouts.mask_BT)
     # the file's columns are fp32
     assert read.engine_N.equal(rollouts.engine_N.float().double())
+    assert len(read_rollouts(dump, 5, Sampled()).ids_BT) == 5
 
 
-def test_a_dump_of_several_samplings_is_refused(rollouts: Rollouts, tmp_path: Path) -> None:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one sentence that `diagnose` ends with."""
+    # what saving a model has shown of its progress
+    capsys.readouterr()
+    assert main(["drift", "diagnose", *map(str, arguments)]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.startswith("megarl: error: ") and told.err.count("\n") == 1
+    return told.err
+
+
+def test_a_dump_of_several_samplings_is_refused(
+    rollouts: Rollouts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     mixed = [0.5 + 0.5 * (row % 2) for row in range(len(rollouts.ids_BT))]
-    dump = write(tmp_path / "step-00000001.parquet", rollouts, temperature=mixed)
-    with pytest.raises(DumpError, match="sampled in 2 ways"):
-        read_rollouts(dump, 10)
+    assert "sampled in 2 ways" in refused(capsys, write(tmp_path / "a.parquet", rollouts, temperature=mixed))
 
 
-def test_another_trainers_file_is_refused_with_the_column(tmp_path: Path) -> None:
+def test_options_that_contradict_the_dump_are_refused(
+    rollouts: Rollouts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = write(tmp_path / "a.parquet", rollouts)
+    assert "says temperature=1.0, not --temperature=0.7" in refused(capsys, dump, "--temperature", 0.7)
+    assert "--older has weights from before --model" in refused(capsys, dump, "--older", tmp_path)
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pq.write_table(pa.table({"response_ids": [[1]]}), tmp_path / "other.parquet")
-    with pytest.raises(DumpError, match="has no column prompt_ids"):
-        read_rollouts(tmp_path / "other.parquet", 10)
+    assert "has the columns response_ids, which no known dump has" in refused(capsys, tmp_path / "other.parquet")
 
 
 def test_damaged_pages_are_told(rollouts: Rollouts, tmp_path: Path) -> None:
@@ -102,24 +91,52 @@ def test_damaged_pages_are_told(rollouts: Rollouts, tmp_path: Path) -> None:
         data[place] ^= 0xFF
     path.write_bytes(data)
     with pytest.raises(DumpError, match=r"a\.parquet is damaged"):
-        read_rollouts(path, 64)
+        read_rollouts(open_dump(path), 64, Sampled())
 
 
 def test_weights_that_neither_side_had_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clean = Scene.build("llama", 1, "fp32")
     clean.versions[1].save_pretrained(tmp_path / "older")
     dump = write(tmp_path / "step-00000001.parquet", clean.rollouts())
-    assert main(["drift", "diagnose", str(dump), "--model", str(tmp_path / "older"), "--responses", "12"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "is not what" in told.err and "the checkpoint of the step before it" in told.err
+    said = refused(capsys, dump, "--model", tmp_path / "older", "--responses", "12")
+    assert "is not what" in said and "the checkpoint of the step before it" in said
 
 
-def test_a_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["drift", "diagnose", str(tmp_path)]) == 2
-    assert "is a folder" in capsys.readouterr().err
+def test_a_model_of_another_vocabulary_is_refused(
+    scene: Scene, rollouts: Rollouts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.versions[0].save_pretrained(tmp_path / "model")
+    ids = [[5, VOCAB + 7]] * len(rollouts.ids_BT)
+    dump = write(tmp_path / "a.parquet", rollouts, prompt_ids=ids)
+    said = refused(capsys, dump, "--model", tmp_path / "model")
+    assert "was made with another tokenizer than --model=" in said and f"the token id {VOCAB + 7}" in said
+
+
+def test_another_tokenizer_is_refused(
+    scene: Scene, rollouts: Rollouts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether it is given itself, or lies beside the weights."""
+    scene.versions[0].save_pretrained(tmp_path / "model")
+    save_tokenizer(build_tokenizer(TokenizerConfig()), tmp_path / "model")
+    dump = write(tmp_path / "a.parquet", rollouts, tokenizer="b" * 64)
+    for option in ("--model", "--tokenizer"):
+        said = refused(capsys, dump, option, tmp_path / "model")
+        assert f"was made with another tokenizer than {option}=" in said
+
+
+def test_steps_are_told_apart_where_weights_matter(
+    scene: Scene, rollouts: Rollouts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.versions[0].save_pretrained(tmp_path / "model")
+    for step in (1, 2):
+        write(tmp_path / f"dumps/step-{step:08d}.parquet", rollouts, step=step)
+    assert "holds the steps 1 to 2" in refused(capsys, tmp_path, "--model", tmp_path / "model")
+    assert main(["drift", "diagnose", str(tmp_path)]) in (0, 1)
+
+
+def test_a_folder_without_dumps_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "holds no step-*.parquet" in refused(capsys, tmp_path)
 
 
 def test_a_file_that_is_not_there_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["drift", "diagnose", str(tmp_path / "none.parquet")]) == 2
-    assert "none.parquet does not exist" in capsys.readouterr().err
+    assert "none.parquet does not exist" in refused(capsys, tmp_path / "none.parquet")

@@ -12,6 +12,13 @@ def test_a_fault_is_named_first(fault: Fault) -> None:
     assert outcome.right, outcome.said
 
 
+def test_an_output_layer_that_rounds_less_than_the_layers_before_it_is_named() -> None:
+    """Its rounding is a third of theirs: sizes of errors are alike, and the grid of the logits tells."""
+    (fault,) = [fault for fault in FAULTS if fault.name == "output layer in another dtype"]
+    outcome = faulty_case(fault, "bf16", 2)
+    assert outcome.right, outcome.said
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_a_clean_pair_raises_no_alarm(dtype: str) -> None:
     outcome = clean_case("fp32" if dtype == "fp32" else "bf16", 3)
