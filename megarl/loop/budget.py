@@ -23,6 +23,7 @@ from megarl.loop.run import Run, build_run
 from megarl.loop.start import begin_reference, start
 from megarl.loop.stop import StopFlag
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
+from megarl.megatron.micro_batches import MicroBatchSize, TokenBudget, aligned_length
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.weights import ReadTensor
 from megarl.megatron.world import Layout, join_world, leave_world
@@ -129,26 +130,26 @@ def _decomposed(run: Run, given: _Generated) -> Budget:
     )
     own_N = ahead.log_probs(answers, own)
     clean_N = own_N if own == _FP32 else ahead.log_probs(answers, _FP32)
-    together_N = ahead.log_probs(answers, own, rows_at_once=len(answers.batch))
     parts, absent = list(_trainer_parts(ahead, answers, own_N, clean_N)), []
     if updates:
         stale_N = clean_N - behind.log_probs(answers, _FP32)
-        parts.append(part("staleness", f"weights {updates} updates apart, both in fp32", stale_N, rows_N))
+        parts.append(part("staleness", f"weights {_counted(updates)} apart, both in fp32", stale_N, rows_N))
     else:
         absent.append("staleness: the engine has the newest weights; --updates N tells what N updates would add")
     parts += _engine_parts(run, behind, given.requests, answers)
     if not any(one.name.startswith(("precision", "quantisation")) for one in parts):
         absent.append("precision and quantisation: both sides compute in fp32")
-    words = "trainer less engine, as the recipe has them" + (f", {updates} updates apart" if updates else "")
+    words = "trainer less engine, as the recipe has them" + (f", {_counted(updates)} apart" if updates else "")
     return Budget(
         part("total", words, own_N - answers.engine_N, rows_N),
         tuple(parts),
-        (
-            part("floor, trainer", "one response at once less all at once", own_N - together_N, rows_N),
-            given.engine_floor,
-        ),
+        (*_trainer_floors(ahead, answers, own_N), given.engine_floor),
         tuple(absent),
     )
+
+
+def _counted(updates: int) -> str:
+    return "1 update" if updates == 1 else f"{updates} updates"
 
 
 class Trainer:
@@ -159,16 +160,25 @@ class Trainer:
         self.recipe = recipe
         self._layout, self._vocab_size, self._read = layout, vocab_size, read
 
-    def log_probs(self, answers: Answers, precision: PrecisionConfig, rows_at_once: int = 1) -> Tensor:
+    def log_probs(self, answers: Answers, precision: PrecisionConfig, at_once: MicroBatchSize = 1) -> Tensor:
         """fp64 [N], in nats, under the recipe's sampling."""
         model = self.model(precision)
-        return _of_tokens(model.log_probs(answers.batch, rows_at_once), answers.batch)
+        return _of_tokens(model.log_probs(answers.batch, at_once), answers.batch)
 
     def model(self, precision: PrecisionConfig) -> FrozenModel:
         """The weights in a model of that precision."""
         model = FrozenModel(replace(self.recipe, precision=precision), self._layout, self._vocab_size)
         model.load(self._read)
         return model
+
+
+def _trainer_floors(trainer: Trainer, answers: Answers, own_N: Tensor) -> Iterator[Part]:
+    """Responses one at once, as all other lines have them, against all at once: padded, and packed end to end."""
+    own, (rows, width) = trainer.recipe.precision, answers.batch.tokens_BT.shape
+    packed = TokenBudget(rows * aligned_length(width, trainer.recipe.parallel.token_multiple(own.fp8.alignment)))
+    for name, at_once in (("padded", rows), ("packed", packed)):
+        together_N = trainer.log_probs(answers, own, at_once)
+        yield part(f"floor, {name}", f"trainer, one at once less all {name}", own_N - together_N, answers.rows_N)
 
 
 def _trainer_parts(trainer: Trainer, answers: Answers, own_N: Tensor, clean_N: Tensor) -> Iterator[Part]:
@@ -239,7 +249,7 @@ def _engine_floor(engine: Engine, answers: Answers, run: Run) -> Part:
         (again,) = engine.generate([request], run.sampling())
         found += log_probs_of_same_tokens(before, again)
     alone_N = torch.tensor(found, dtype=torch.float64)
-    return part("floor, engine", "one request at once less all at once", alone_N - answers.engine_N, answers.rows_N)
+    return part("floor, engine", "engine, one request at once less all", alone_N - answers.engine_N, answers.rows_N)
 
 
 def _copied(policy: FrozenModel) -> ReadTensor:

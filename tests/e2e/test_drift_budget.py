@@ -48,7 +48,7 @@ def test_without_causes_the_kernel_is_the_whole(tmp_path: Path) -> None:
     assert sizes(found)["kernel"] == found["total"]["k3"] > 0
     # the floor of fp32, a few roundings
     assert found["total"]["abs_mean"] < 1e-5
-    assert [floor["name"] for floor in found["floors"]] == ["floor, trainer", "floor, engine"]
+    assert [floor["name"] for floor in found["floors"]] == ["floor, padded", "floor, packed", "floor, engine"]
     assert all(floor["abs_mean"] <= found["total"]["abs_mean"] for floor in found["floors"])
     assert len(found["absent"]) == 2
 

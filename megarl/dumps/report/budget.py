@@ -66,7 +66,7 @@ def _table(budget: Budget) -> str:
 def show(budget: Budget, console: Console | None = None) -> None:
     """Prints it."""
     out = console or Console(highlight=False)
-    shown = Table(box=SIMPLE_HEAD)
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     told = list(rows(budget))
     for place, head in enumerate(HEADS):
         if place != _SWITCHED:
