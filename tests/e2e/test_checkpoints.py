@@ -27,6 +27,9 @@ SHARED = (
     "parallel.world_size=2",
     "parallel.distributed_optimizer=true",
     "evaluate.samples_per_prompt=0",
+    # two models, one of which is given its weights while the first save of RL is under way
+    "rl.objective.name=ppo",
+    "rl.advantage=gae",
 )
 
 
@@ -66,11 +69,12 @@ def test_the_background_changes_no_file_and_no_number(runs: tuple[Path, Path]) -
         before, after = manifest(waits / name), manifest(background / name)
         assert before["state"] == after["state"]
         assert before["files"].keys() == after["files"].keys()
-        index = "policy/.metadata"
-        assert [name for name in before["files"] if before["files"][name] != after["files"][name]] == [index]
-        # it names the folder that it was written in, and the save by a random number
-        there, here = (re.sub(SAVE_ID, b"", (folder / name / index).read_bytes()) for folder in (waits, background))
-        assert there == here.replace(LATER.encode(), WAITS.encode())
+        indices = ["critic/.metadata", "policy/.metadata"]
+        assert [name for name in before["files"] if before["files"][name] != after["files"][name]] == indices
+        # they name the folder that they were written in, and the save by a random number
+        for index in indices:
+            there, here = (re.sub(SAVE_ID, b"", (folder / name / index).read_bytes()) for folder in (waits, background))
+            assert there == here.replace(LATER.encode(), WAITS.encode())
     assert not (background / ".writing").exists()
 
 
