@@ -99,7 +99,6 @@ def batch_invariance_is_whole(recipe: Recipe) -> None:
         ("rollout.top_p", rollout.top_p, rollout.top_p < 1.0, "1"),
         ("rollout.top_k", rollout.top_k, rollout.top_k > 0, "0"),
         ("model.moe.num_experts", recipe.model.moe.num_experts, recipe.model.moe.num_experts > 0, "0"),
-        ("parallel.tensor", recipe.parallel.tensor, recipe.parallel.tensor > 1, "1"),
         ("precision.fp8.recipe", recipe.precision.fp8.recipe, recipe.precision.fp8.enabled, "none"),
     )
     for name, value, is_lacking, covered in lacking:

@@ -5,12 +5,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from megarl.megatron.distribution import Distribution
 from megarl.megatron.log_probs import log_partition, scaled_logits, softmax_gradient, wide
 from megarl.megatron.support import is_outside, support_floor
-from megarl.platform.invariant.functions import log_sums
+from megarl.platform.invariant.elementary import log
+from megarl.platform.invariant.functions import exp_sums
 from megarl.platform.kernel_support import check_kernels
 
 
@@ -135,14 +137,18 @@ class TorchLogits:
 
 
 class InvariantLogits(TorchLogits):
-    """See `ChunkLogits`. The bits of a token's log-prob depend on its own logits alone; the vocabulary is whole."""
+    """See `ChunkLogits`. The bits of a token's log-prob depend on its own logits alone, however they are split."""
 
     def partition(self, targets_N: Tensor, floor_N: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """See `ChunkLogits`."""
-        self.taken_off_N = self.logits_NV.amax(dim=-1)
+        shard = self.distribution.shard
+        self.taken_off_N = shard.reduce(self.logits_NV.amax(dim=-1), dist.ReduceOp.MAX)
         shifted_NV = self.logits_NV.sub_(self.taken_off_N[:, None])
-        log_sum_N = log_sums(shifted_NV)
-        log_probs_N = (shifted_NV.gather(-1, targets_N[:, None])[:, 0].double() - log_sum_N).to(shifted_NV.dtype)
+        columns_N, mine_N = shard.columns_of(targets_N)
+        target_N = shifted_NV.gather(-1, columns_N[:, None])[:, 0].where(mine_N, 0.0)
+        sums_2N = shard.reduce(torch.stack([exp_sums(shifted_NV), target_N.double()]))
+        log_sum_N = log(sums_2N[0])
+        log_probs_N = (sums_2N[1] - log_sum_N).to(shifted_NV.dtype)
         log_sum_N = log_sum_N.to(shifted_NV.dtype)
-        mean_N = shifted_NV.mul((shifted_NV - log_sum_N[:, None]).exp_()).sum(dim=-1)
+        mean_N = shard.reduce(shifted_NV.mul((shifted_NV - log_sum_N[:, None]).exp_()).sum(dim=-1))
         return self.taken_off_N + log_sum_N, log_probs_N, log_sum_N - mean_N

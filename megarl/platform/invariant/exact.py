@@ -24,19 +24,21 @@ def exponents(x: Tensor) -> Tensor:
     return x.abs().amax(dim=-1, keepdim=True).view(torch.int64) >> _EXPONENT_AT
 
 
-def on_grid(x: Tensor, bits: int) -> Tensor:
+def on_grid(x: Tensor, bits: int, exponent: Tensor | None = None) -> Tensor:
     """Each row to the nearest multiples of 2^(e - bits), with e the least integer that has all of it below 2^e.
 
     Args:
         x: [..., n], any floating dtype. A row that is not finite gives a row that is not.
         bits: at most 51.
+        exponent: int64 [..., 1], what `exponents` gave of rows that these are a part of; of x itself where None.
 
     Returns:
         fp64 [..., n]. Zeros stay zeros, and more of them change nothing.
     """
     wide = x.double()
     # the sum's last place is the grid, so that adding rounds to it and subtracting leaves the multiple
-    shift = (((exponents(wide) + (_MANTISSA - bits)) << _EXPONENT_AT) | _HALF).view(torch.float64)
+    own = exponents(wide) if exponent is None else exponent
+    shift = (((own + (_MANTISSA - bits)) << _EXPONENT_AT) | _HALF).view(torch.float64)
     return (wide + shift).sub_(shift)
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -20,6 +21,8 @@ from megarl.platform.invariant.exact import (
     weight_grid,
 )
 
+VOCABULARY = 2**20
+"""Tokens that a vocabulary has at most. Its sum's grid, of 33 bits, is this one's, whatever it has and is padded to."""
 _AT_ONCE = 2**21
 """Scores or logits, in fp64, that are worked through at once."""
 
@@ -36,6 +39,22 @@ def linear_on_grid(x: Tensor, weight_grid_MK: Tensor, bias: Tensor | None = None
     if bias is not None:
         sums += bias.double()
     return sums.to(x.dtype).view(*x.shape[:-1], len(weight_grid_MK))
+
+
+def linear_over_ranks(x: Tensor, weight: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """`linear` where each rank holds some columns of x and of the weight; whole on every rank. Collective.
+
+    Its gradient on a rank is that of the rank's columns; the output's is taken to be the same on all.
+
+    Args:
+        x: [..., k / ranks].
+        weight: [m, k / ranks].
+        group: the ranks.
+    """
+    if dist.get_world_size(group) == 1:
+        return linear(x, weight)
+    output: Tensor = _LinearOverRanks.apply(x, weight, group)  # type: ignore[no-untyped-call]
+    return output
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -70,18 +89,26 @@ def attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float | N
     )
 
 
-def log_sums(shifted_NV: Tensor) -> Tensor:
-    """log sum_v e^x of each row, fp64 [N]. Args: shifted_NV: the row's largest value taken off."""
+def exp_sums(shifted_NV: Tensor) -> Tensor:
+    """sum_v e^x of each row, fp64 [N]; those of parts of a vocabulary add up exactly.
+
+    Args:
+        shifted_NV: the row's largest value, over the whole vocabulary, taken off.
+
+    Raises:
+        ValueError: there are more columns than a vocabulary may have.
+    """
     columns = shifted_NV.shape[-1]
+    if columns > VOCABULARY:
+        raise ValueError(f"a vocabulary of {columns} tokens has no exact sum; {VOCABULARY} have")
     parts = shifted_NV.split(max(1, _AT_ONCE // columns))
-    sums = [elementary.log(total(elementary.exp(part.double()), columns)) for part in parts]
-    return torch.cat(sums) if sums else shifted_NV.new_zeros(0, dtype=torch.float64)
+    return torch.cat([total(elementary.exp(part.double()), VOCABULARY) for part in parts])
 
 
 def log_softmax(logits_NV: Tensor) -> Tensor:
     """Log-probs, fp32 [N, V] in nats. Args: logits_NV: fp32."""
     shifted_NV = logits_NV - logits_NV.amax(dim=-1, keepdim=True)
-    return (shifted_NV.double() - log_sums(shifted_NV)[:, None]).float()
+    return (shifted_NV.double() - elementary.log(exp_sums(shifted_NV))[:, None]).float()
 
 
 class _Linear(torch.autograd.Function):
@@ -101,6 +128,26 @@ class _Linear(torch.autograd.Function):
             rows.t() @ x.reshape(-1, x.shape[-1]) if needs_weight else None,
             rows.sum(dim=0) if ctx.has_bias and needs_bias else None,
         )
+
+
+class _LinearOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        bits = grid_bits(x.shape[-1] * dist.get_world_size(group))
+        grids = []
+        for own in (x.reshape(-1, x.shape[-1]), weight):
+            exponent = exponents(own.double())
+            dist.all_reduce(exponent, op=dist.ReduceOp.MAX, group=group)
+            grids.append(on_grid(own, bits, exponent))
+        sums = grids[0] @ grids[1].t()
+        dist.all_reduce(sums, group=group)
+        return sums.to(x.dtype).view(*x.shape[:-1], len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        return grad @ weight, grad.reshape(-1, grad.shape[-1]).t() @ x.reshape(-1, x.shape[-1]), None
 
 
 class _Exactly(torch.autograd.Function):

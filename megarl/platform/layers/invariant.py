@@ -7,7 +7,12 @@ them: Megatron-core's forms sines over whatever positions a batch has.
 from typing import Any
 
 import torch
-from megatron.core.tensor_parallel import RowParallelLinear
+from megatron.core.tensor_parallel import (
+    RowParallelLinear,
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+    scatter_to_sequence_parallel_region,
+)
 from torch import Tensor
 
 from megarl.platform.invariant import functions
@@ -31,20 +36,36 @@ def invariant_rotary(config: Any) -> Rotary | None:
 
 
 class InvariantNormColumnParallelLinear(LayerNormColumnParallelLinear):
-    """RMSNorm, then ColumnParallelLinear, on a model that no tensor ranks share."""
+    """RMSNorm, then ColumnParallelLinear."""
 
     def _normed(self, input_: Tensor) -> Tensor:
         return functions.rms_norm(input_, self.layer_norm_weight, self.eps)
 
-    def _forward_impl(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, **_: Any) -> Tensor:
+    def _forward_impl(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        allreduce_dgrad: bool = False,
+        sequence_parallel: bool = False,
+        tp_group: Any = None,
+        **_: Any,
+    ) -> Tensor:
+        if sequence_parallel:
+            input = gather_from_sequence_parallel_region(input, group=tp_group)
+        elif allreduce_dgrad:
+            input = copy_to_tensor_model_parallel_region(input, group=tp_group)
         return functions.linear(input, weight, bias)
 
 
 class InvariantRowParallelLinear(RowParallelLinear):  # type: ignore[misc]
-    """RowParallelLinear on a model that no tensor ranks share."""
+    """RowParallelLinear without a bias, whose ranks' sums are added before they are rounded."""
 
-    def _forward_impl(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, **_: Any) -> Tensor:
-        return functions.linear(input, weight, bias)
+    def forward(self, input_: Tensor) -> tuple[Tensor, None]:
+        """[s, b, k / tensor] to ([s, b, m], or this rank's part of s under sequence parallelism; no bias)."""
+        output = functions.linear_over_ranks(input_, self.weight, self.tp_group)
+        return (scatter_to_sequence_parallel_region(output) if self.sequence_parallel else output), None
 
 
 class InvariantRMSNorm(RMSNorm):

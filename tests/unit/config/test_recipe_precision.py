@@ -80,7 +80,6 @@ CASES = {
             ("rollout: {top_p: 0.9}", "", "rollout.top_p=0.9", "1"),
             ("rollout: {top_k: 5}", "", "rollout.top_k=5", "0"),
             (EXPERTS % 64, "", "model.moe.num_experts=4", "0"),
-            ("parallel: {world_size: 2, tensor: 2}", "", "parallel.tensor=2", "1"),
             ("", f", {EMULATED % 'blockwise'}", "precision.fp8.recipe=blockwise", "none"),
         )
     },
