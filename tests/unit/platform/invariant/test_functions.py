@@ -33,6 +33,14 @@ def test_log_is_the_natural_log() -> None:
     assert found == pytest.approx([math.log(value) for value in values], rel=1e-15, abs=1e-15)
 
 
+def test_cosine_and_sine_are_those_of_the_angle() -> None:
+    values = [0.0, 0.5, math.pi / 4, 1.0, math.pi / 2, 3.0, -3.0, 4.0, 5.5, 1000.0, -12345.678, 131071.0, 1e6]
+    cos, sin = elementary.cos_sin(torch.tensor(values, dtype=torch.float64))
+    # a few roundings of values up to 1; the rest of an angle of 1e6 is off by 1e6 2^-87 of two roundings
+    assert cos.tolist() == pytest.approx([math.cos(value) for value in values], rel=0.0, abs=1e-15)
+    assert sin.tolist() == pytest.approx([math.sin(value) for value in values], rel=0.0, abs=1e-15)
+
+
 def test_elements_do_not_depend_on_their_place() -> None:
     """At every offset of vectors and their remainders, on a stride too."""
     x = normal(4099) * 30
