@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from megarl.platform.invariant.functions import linear
+from megarl.platform.invariant.linear import linear
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "benchmarks/batch_invariant.json"
