@@ -12,7 +12,7 @@ from megarl.megatron.distribution import Distribution
 from megarl.megatron.log_probs import log_partition, scaled_logits, softmax_gradient, wide
 from megarl.megatron.support import is_outside, support_floor
 from megarl.platform.invariant.elementary import log
-from megarl.platform.invariant.functions import exp_sums
+from megarl.platform.invariant.rows import exp_sums
 from megarl.platform.kernel_support import check_kernels
 
 

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megarl.config.rollout import RolloutConfig
-from megarl.platform.invariant.functions import linear
+from megarl.platform.invariant.linear import linear
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from megarl.megatron.precision import set_token_alignment, transformer_options
 from megarl.megatron.rope import llama3_frequencies, rotary_of
 from megarl.megatron.router import with_own_router
 from megarl.platform.fp8.linear import emulate_fp8
-from megarl.platform.invariant import functions
+from megarl.platform.invariant import rows
 from megarl.platform.layers.invariant import invariant_rotary, make_invariant
 from megarl.platform.layers.spec import gpt_block_spec
 from megarl.platform.platform import current
@@ -44,7 +44,7 @@ def transformer_config(
         normalization="RMSNorm",
         layernorm_epsilon=model.norm_eps,
         gated_linear_unit=True,
-        activation_func=functions.silu if precision.batch_invariant else F.silu,
+        activation_func=rows.silu if precision.batch_invariant else F.silu,
         add_bias_linear=False,
         hidden_dropout=0.0,
         attention_dropout=0.0,

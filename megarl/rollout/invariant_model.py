@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache
 
-from megarl.platform.invariant import functions
+from megarl.platform.invariant.attention import attention
 from megarl.platform.invariant.exact import weight_grid
+from megarl.platform.invariant.linear import linear_on_grid
 from megarl.platform.invariant.rotary import Rotary
+from megarl.platform.invariant.rows import rms_norm, silu
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class InvariantModel:
             hidden_BTH = hidden_BTH + attended.to(stream)
             normed = _norm(layer.post_attention_layernorm, hidden_BTH)
             mlp = layer.mlp
-            inside = functions.silu(self._linear(mlp.gate_proj, normed)) * self._linear(mlp.up_proj, normed)
+            inside = silu(self._linear(mlp.gate_proj, normed)) * self._linear(mlp.up_proj, normed)
             hidden_BTH = hidden_BTH + self._linear(mlp.down_proj, inside).to(stream)
         last_BH = _norm(inner.norm, hidden_BTH[:, -1])
         if self._by.fp32_head:
@@ -77,21 +79,21 @@ class InvariantModel:
         return self._linear(self._model.lm_head, last_BH)
 
     def _attend(
-        self, attention: Any, layer: int, x_BTH: Tensor, positions_BT: Tensor, mask_B1TS: Tensor, cache: DynamicCache
+        self, block: Any, layer: int, x_BTH: Tensor, positions_BT: Tensor, mask_B1TS: Tensor, cache: DynamicCache
     ) -> Tensor:
-        projected = (self._linear(part, x_BTH) for part in (attention.q_proj, attention.k_proj, attention.v_proj))
-        q, k, v = (x.unflatten(-1, (-1, attention.head_dim)) for x in projected)
-        if hasattr(attention, "q_norm"):
-            q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
+        projected = (self._linear(part, x_BTH) for part in (block.q_proj, block.k_proj, block.v_proj))
+        q, k, v = (x.unflatten(-1, (-1, block.head_dim)) for x in projected)
+        if hasattr(block, "q_norm"):
+            q, k = _norm(block.q_norm, q), _norm(block.k_norm, k)
         rotary = self._by.rotary
         q, k = (rotary.turn(x.transpose(1, 2), positions_BT) for x in (q, k))
         keys, values = cache.update(k, v.transpose(1, 2), layer)
-        output = functions.attention(q, keys, values, mask_B1TS, None, rotary.context)
-        return self._linear(attention.o_proj, output.transpose(1, 2).flatten(2))
+        output = attention(q, keys, values, mask_B1TS, None, rotary.context)
+        return self._linear(block.o_proj, output.transpose(1, 2).flatten(2))
 
     def _linear(self, part: torch.nn.Linear, x: Tensor) -> Tensor:
-        return functions.linear_on_grid(x, self._grids[part], part.bias)
+        return linear_on_grid(x, self._grids[part], part.bias)
 
 
 def _norm(norm: Any, x: Tensor) -> Tensor:
-    return functions.rms_norm(x, norm.weight, norm.variance_epsilon)
+    return rms_norm(x, norm.weight, norm.variance_epsilon)

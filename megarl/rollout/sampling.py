@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from megarl.platform.invariant.elementary import exp
-from megarl.platform.invariant.functions import log_softmax
+from megarl.platform.invariant.rows import log_softmax
 from megarl.rollout.request_key import request_key
 from megarl.rollout.types import Request
 

@@ -6,6 +6,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from megarl.platform.invariant.elementary import cos_sin
+
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
@@ -23,7 +25,7 @@ class Rotary:
     def _table(self) -> tuple[Tensor, Tensor]:
         positions = torch.arange(self.context, device=self.frequencies.device, dtype=torch.float32)
         angles = (positions[:, None] * self.frequencies).double()
-        return angles.cos(), angles.sin()
+        return cos_sin(angles)
 
     def turn(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotates the halves of each head against each other (Su et al., 2104.09864, eq. 34), in x's dtype.

@@ -15,8 +15,10 @@ from megatron.core.tensor_parallel import (
 )
 from torch import Tensor
 
-from megarl.platform.invariant import functions
+from megarl.platform.invariant.attention import attention
+from megarl.platform.invariant.linear import linear, linear_over_ranks
 from megarl.platform.invariant.rotary import Rotary
+from megarl.platform.invariant.rows import rms_norm
 from megarl.platform.layers.attention import CoreAttention
 from megarl.platform.layers.norm_linear import LayerNormColumnParallelLinear
 from megarl.platform.layers.rms_norm import RMSNorm
@@ -39,7 +41,7 @@ class InvariantNormColumnParallelLinear(LayerNormColumnParallelLinear):
     """RMSNorm, then ColumnParallelLinear."""
 
     def _normed(self, input_: Tensor) -> Tensor:
-        return functions.rms_norm(input_, self.layer_norm_weight, self.eps)
+        return rms_norm(input_, self.layer_norm_weight, self.eps)
 
     def _forward_impl(
         self,
@@ -56,7 +58,7 @@ class InvariantNormColumnParallelLinear(LayerNormColumnParallelLinear):
             input = gather_from_sequence_parallel_region(input, group=tp_group)
         elif allreduce_dgrad:
             input = copy_to_tensor_model_parallel_region(input, group=tp_group)
-        return functions.linear(input, weight, bias)
+        return linear(input, weight, bias)
 
 
 class InvariantRowParallelLinear(RowParallelLinear):  # type: ignore[misc]
@@ -64,7 +66,7 @@ class InvariantRowParallelLinear(RowParallelLinear):  # type: ignore[misc]
 
     def forward(self, input_: Tensor) -> tuple[Tensor, None]:
         """[s, b, k / tensor] to ([s, b, m], or this rank's part of s under sequence parallelism; no bias)."""
-        output = functions.linear_over_ranks(input_, self.weight, self.tp_group)
+        output = linear_over_ranks(input_, self.weight, self.tp_group)
         return (scatter_to_sequence_parallel_region(output) if self.sequence_parallel else output), None
 
 
@@ -73,7 +75,7 @@ class InvariantRMSNorm(RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., h] to [..., h], in the weight's dtype."""
-        return functions.rms_norm(x, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class InvariantAttention(CoreAttention):
@@ -85,7 +87,7 @@ class InvariantAttention(CoreAttention):
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         places_S = torch.arange(key.size(0), device=key.device)
         positions_T = self._positions(query, key)
-        output = functions.attention(
+        output = attention(
             rotary.turn(q, positions_T),
             rotary.turn(k, places_S),
             v,

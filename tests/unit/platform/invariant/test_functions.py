@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megarl.platform.invariant import elementary, functions
+from megarl.platform.invariant import elementary, rows
+from megarl.platform.invariant.attention import attention
+from megarl.platform.invariant.linear import linear
 from megarl.platform.invariant.rotary import Rotary
 
 CONTEXT = 64
@@ -33,12 +35,20 @@ def test_log_is_the_natural_log() -> None:
     assert found == pytest.approx([math.log(value) for value in values], rel=1e-15, abs=1e-15)
 
 
+def test_cosine_and_sine_are_those_of_the_angle() -> None:
+    values = [0.0, 0.5, math.pi / 4, 1.0, math.pi / 2, 3.0, -3.0, 4.0, 5.5, 1000.0, -12345.678, 131071.0, 1e6]
+    cos, sin = elementary.cos_sin(torch.tensor(values, dtype=torch.float64))
+    # a few roundings of values up to 1; the rest of an angle of 1e6 is off by 1e6 2^-87 of two roundings
+    assert cos.tolist() == pytest.approx([math.cos(value) for value in values], rel=0.0, abs=1e-15)
+    assert sin.tolist() == pytest.approx([math.sin(value) for value in values], rel=0.0, abs=1e-15)
+
+
 def test_elements_do_not_depend_on_their_place() -> None:
     """At every offset of vectors and their remainders, on a stride too."""
     x = normal(4099) * 30
-    alone = torch.cat([functions.silu(x[place : place + 1]) for place in range(0, 4099, 41)])
-    assert torch.equal(functions.silu(x)[::41], alone)
-    assert torch.equal(functions.silu(x[::41]), alone)
+    alone = torch.cat([rows.silu(x[place : place + 1]) for place in range(0, 4099, 41)])
+    assert torch.equal(rows.silu(x)[::41], alone)
+    assert torch.equal(rows.silu(x[::41]), alone)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -47,15 +57,15 @@ def test_a_rows_bits_are_its_own(dtype: torch.dtype) -> None:
     gain = normal(65, seed=3, dtype=dtype)
     logits = normal(37, 65).mul(5)
     each: list[tuple[Callable[[Tensor], Tensor], Tensor]] = [
-        (lambda part: functions.linear(part, weight, bias), x),
-        (lambda part: functions.rms_norm(part, gain, 1e-6), x),
-        (functions.silu, x),
-        (functions.log_softmax, logits),
+        (lambda part: linear(part, weight, bias), x),
+        (lambda part: rows.rms_norm(part, gain, 1e-6), x),
+        (rows.silu, x),
+        (rows.log_softmax, logits),
     ]
-    for function, rows in each:
-        together = function(rows)
-        assert torch.equal(together, torch.cat([function(rows[row : row + 1]) for row in range(37)]))
-        assert torch.equal(together[5:30], function(rows[5:30]))
+    for function, given in each:
+        together = function(given)
+        assert torch.equal(together, torch.cat([function(given[row : row + 1]) for row in range(37)]))
+        assert torch.equal(together[5:30], function(given[5:30]))
 
 
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:
@@ -66,8 +76,8 @@ def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     try:
         for count in (1, 3):
             torch.set_num_threads(count)
-            inside = functions.silu(functions.linear(x, weight))
-            found.append(functions.log_softmax(functions.rms_norm(inside, weight[:, 0], 1e-6)))
+            inside = rows.silu(linear(x, weight))
+            found.append(rows.log_softmax(rows.rms_norm(inside, weight[:, 0], 1e-6)))
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(*found)
@@ -84,11 +94,9 @@ def test_attention_does_not_see_padding_batch_or_order_of_keys(dtype: torch.dtyp
     q, k, v = (normal(1, heads, length, 8, seed=heads + 7, dtype=dtype) for heads in (4, 2, 3))
     v = v[:, :2]
     causal = torch.ones(length, length, dtype=torch.bool).tril()
-    together = functions.attention(q, k, v, causal, None, CONTEXT)
+    together = attention(q, k, v, causal, None, CONTEXT)
     order = torch.randperm(length, generator=torch.Generator().manual_seed(2))
-    assert torch.equal(
-        together, functions.attention(q, k[:, :, order], v[:, :, order], causal[:, order], None, CONTEXT)
-    )
+    assert torch.equal(together, attention(q, k[:, :, order], v[:, :, order], causal[:, order], None, CONTEXT))
     other_k, other_v = normal(1, 2, length + pads, 8, seed=1, dtype=dtype), normal(1, 2, length + pads, 8, seed=2)
     junk_k, junk_v = (1e4 * normal(1, 2, pads, 8, seed=seed, dtype=dtype) for seed in (3, 4))
     keys = torch.cat([torch.cat([junk_k, k], dim=2), other_k])
@@ -97,7 +105,7 @@ def test_attention_does_not_see_padding_batch_or_order_of_keys(dtype: torch.dtyp
         width = pads + step + 1
         visible = (torch.arange(width) >= pads).expand(2, 1, 1, width)
         query = q[:, :, step : step + 1].expand(2, -1, -1, -1)
-        decoded = functions.attention(query, keys[:, :, :width], values[:, :, :width], visible, None, CONTEXT)
+        decoded = attention(query, keys[:, :, :width], values[:, :, :width], visible, None, CONTEXT)
         assert torch.equal(decoded[:1], together[:, :, step : step + 1])
 
 
@@ -108,11 +116,11 @@ def test_values_and_gradients_are_those_of_torch() -> None:
     v = normal(2, 2, 9, 8, seed=9)
     visible = torch.ones(9, 9, dtype=torch.bool).tril()
     pairs: list[tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[Tensor, ...]]] = [
-        (functions.linear, F.linear, (x, weight, bias)),
-        (lambda *given: functions.rms_norm(*given, 1e-6), lambda a, b: F.rms_norm(a, (64,), b, 1e-6), (x, gain)),
-        (functions.silu, F.silu, (x,)),
+        (linear, F.linear, (x, weight, bias)),
+        (lambda *given: rows.rms_norm(*given, 1e-6), lambda a, b: F.rms_norm(a, (64,), b, 1e-6), (x, gain)),
+        (rows.silu, F.silu, (x,)),
         (
-            lambda *given: functions.attention(*given, visible, None, CONTEXT),
+            lambda *given: attention(*given, visible, None, CONTEXT),
             lambda *given: plain_attention(*given, visible),
             (q, k, v),
         ),
@@ -131,9 +139,7 @@ def test_values_and_gradients_are_those_of_torch() -> None:
 def test_the_log_softmax_is_that_of_torch() -> None:
     logits = normal(20, 1000) * 8
     # log-probs of up to 60, rounded to fp32 twice
-    torch.testing.assert_close(
-        functions.log_softmax(logits), logits.double().log_softmax(-1).float(), rtol=3e-7, atol=1e-6
-    )
+    torch.testing.assert_close(rows.log_softmax(logits), logits.double().log_softmax(-1).float(), rtol=3e-7, atol=1e-6)
 
 
 def test_the_rotary_embedding_turns_each_pair_by_its_angle() -> None:
