@@ -15,13 +15,13 @@ def faulty(argv: list[str], fault: str) -> int:
     real_sample, real_generate = embedded.sample, embedded.EmbeddedEngine.generate
 
     def sample(
-        logits_BV: Tensor, temperature: float, uniforms_B: Tensor | None, top_p: float = 1.0, top_k: int = 0
+        logits_BV: Tensor, temperature: float, uniforms_B: Tensor | None, top_p: float, top_k: int, **how: bool
     ) -> tuple[Tensor, Tensor]:
         if fault == "temperature":
-            return real_sample(logits_BV, 0.7 * temperature, uniforms_B, top_p, top_k)
+            return real_sample(logits_BV, 0.7 * temperature, uniforms_B, top_p, top_k, **how)
         if fault == "top-p":
-            return real_sample(logits_BV, temperature, uniforms_B, 0.8, top_k)
-        tokens_B, log_probs_B = real_sample(logits_BV, temperature, uniforms_B, top_p, top_k)
+            return real_sample(logits_BV, temperature, uniforms_B, 0.8, top_k, **how)
+        tokens_B, log_probs_B = real_sample(logits_BV, temperature, uniforms_B, top_p, top_k, **how)
         if fault == "raw":
             log_probs_B = torch.log_softmax(logits_BV.float(), dim=-1).gather(-1, tokens_B[:, None])[:, 0]
         return tokens_B, log_probs_B
