@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megarl.config.errors import UserError
-from megarl.config.refusal import in_words, refusal, shortened
+from megarl.config.refusal import in_words, refusal
 from megarl.config.schema import Recipe
 from megarl.data.tokenizer import build_tokenizer, encode
 from megarl.diagnose.asked_again import AskedAgain
@@ -29,8 +29,12 @@ from megarl.platform.platform import current
 from megarl.rollout.embedded import EmbeddedEngine
 from megarl.rollout.engine import EngineError, WeightsError
 from megarl.rollout.fleet import Fleet
+from megarl.rollout.replica import ServerUnreachableError
 from megarl.rollout.types import Completion, Request
 from megarl.sync.push import LocalSync, ServedSync
+
+_REASON = 200
+"""Characters of a server's answer that a message shows."""
 
 
 def measure(recipe: Recipe, asked: Asked) -> int:
@@ -60,10 +64,10 @@ def measure(recipe: Recipe, asked: Asked) -> int:
     except WeightsError as error:
         print(f"The engine does not have the trainer's weights: {error}.")
         return 1
-    except EngineError as error:
+    except (EngineError, ServerUnreachableError) as error:
         if not recipe.engine.urls:
             raise
-        reason = shortened(str(error).split("\n")[0])
+        reason = str(error).split("\n")[0][:_REASON]
         raise UserError(
             f"engine.urls={in_words(recipe.engine.urls)} cannot be measured ({reason}); start a server with this "
             "recipe's settings, as docs/engines.md says."

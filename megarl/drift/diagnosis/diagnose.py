@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from megarl.drift.diagnosis.bisect import findings_from_digests, findings_from_hidden_states
 from megarl.drift.diagnosis.case import Bench, Case, Hypothesis
 from megarl.drift.diagnosis.causes import CAUSES, LAST_RESORTS, Cause
-from megarl.drift.diagnosis.distance import DECIDES, Distance
+from megarl.drift.diagnosis.distance import DECIDES, EXPLAINS, Distance
 from megarl.drift.diagnosis.finding import Diagnosis, Finding
 from megarl.drift.diagnosis.nondeterminism import engine_floor, findings_from_floor
 from megarl.drift.diagnosis.rollouts import Rollouts
@@ -86,9 +86,22 @@ def best_of(case: Case, causes: Sequence[Cause]) -> Tried | None:
             after = case.after(hypothesis)
             if not case.explains(hypothesis, after):
                 continue
-            if best is None or (after.mean < best.after.mean and after.nearer_than(best.after) > DECIDES):
-                best = Tried(cause, hypothesis, after)
+            tried = Tried(cause, hypothesis, after)
+            if best is None or _is_better(case, tried, best):
+                best = tried
     return best
+
+
+def _is_better(case: Case, tried: Tried, best: Tried) -> bool:
+    """Whether it leaves less; of two that add rounding errors and explain less than half, whether it errs more alike.
+
+    What such a one leaves is least where it errs least, as errors that are not the side's add to the distance.
+    """
+    errors = [case.errors(one.hypothesis) for one in (tried, best) if one.hypothesis.computation.only_rounds]
+    explained = max(one.after.explained(case.before) for one in (tried, best))
+    if len(errors) == 2 and all(one.is_coarser for one in errors) and explained <= EXPLAINS:
+        return errors[0].correlation > errors[1].correlation
+    return tried.after.mean < best.after.mean and tried.after.nearer_than(best.after) > DECIDES
 
 
 def _finding(case: Case, best: Tried) -> Finding:
@@ -102,8 +115,8 @@ def _finding(case: Case, best: Tried) -> Finding:
         errors = case.errors(best.hypothesis)
         shown += (
             f", and its errors against {case.floor.exact} are {errors.side:.2g}, where those of that precision are "
-            f"{errors.hypothesis:.2g} and the model's own {errors.model:.2g}, at a correlation of "
-            f"{errors.correlation:.2f} with the former"
+            f"{errors.hypothesis:.2g} and the model's own {errors.model:.2g}, at a rank "
+            f"correlation of {errors.correlation:.2f} with the former"
         )
     return Finding(best.cause.name, case.who, max(0.0, score), f"{evidence}: {shown}", fix)
 

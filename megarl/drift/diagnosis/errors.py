@@ -20,7 +20,8 @@ class Errors:
         side: of the side's log-probs.
         model: of the model's.
         hypothesis: of those with another precision switched on.
-        correlation: of the side's errors with the hypothesis's.
+        correlation: of the ranks of the side's errors and the hypothesis's (Spearman): errors have far outliers, which
+            would sway one of the errors themselves.
         tokens: number of them.
     """
 
@@ -37,9 +38,14 @@ class Errors:
         side, model, hypothesis = (
             Distance.between(scored_N[known_N], exact_N[known_N]) for scored_N in (side_N, model_N, hypothesis_N)
         )
-        pair_2N = torch.stack([side.log_ratio_N, hypothesis.log_ratio_N])
+        pair_2N = torch.stack([_ranks(side.log_ratio_N), _ranks(hypothesis.log_ratio_N)])
         correlation = float(torch.corrcoef(pair_2N)[0, 1].nan_to_num(0.0))
         return Errors(side.mean, model.mean, hypothesis.mean, correlation, int(known_N.sum()))
+
+    @property
+    def is_coarser(self) -> bool:
+        """Whether the hypothesis errs far more than the model."""
+        return self.hypothesis > _COARSER * self.model
 
     def alike(self, *, is_nearer: bool) -> bool:
         """Whether the side errs as the hypothesis does rather than as the model does.
@@ -56,6 +62,13 @@ class Errors:
             return False
         if abs(math.log(self.side / self.hypothesis)) >= abs(math.log(self.side / self.model)):
             return False
-        if self.hypothesis <= _COARSER * self.model:
+        if not self.is_coarser:
             return is_nearer
         return math.atanh(min(self.correlation, 1 - 1e-12)) * math.sqrt(max(0, self.tokens - 3)) > DECIDES
+
+
+def _ranks(values_N: Tensor) -> Tensor:
+    """fp64; equal values have the mean of their ranks."""
+    _, inverse_N, count_U = torch.unique(values_N, return_inverse=True, return_counts=True)
+    ranks_U: Tensor = count_U.cumsum(0).double() - (count_U - 1) / 2
+    return ranks_U[inverse_N]

@@ -47,12 +47,18 @@ def fit_temperature(distributions: Distributions, target_N: Tensor, between: tup
 
 
 def fit_top_p(distributions: Distributions, temperature: float, target_N: Tensor) -> float:
-    """The top-p, of those in `TOP_P`, that is nearest to a side's log-probs at this temperature."""
+    """The top-p, of those in `TOP_P`, that is nearest to a side's log-probs at this temperature.
+
+    Where several leave the same tokens, the roundest is taken, as people set those: the fewest digits, then the middle.
+    """
     ranked = _Ranked.of(distributions, temperature)
     reached_NV = (ranked.partition_NV - ranked.partition_NV[:, -1:]).exp()
     top_p_NP = torch.tensor(TOP_P, dtype=torch.float64).expand(len(reached_NV), -1).contiguous()
     last_NP = torch.searchsorted(reached_NV, top_p_NP).clamp(max=reached_NV.shape[1] - 1)
-    return TOP_P[ranked.nearest(last_NP, target_N)]
+    tied = [TOP_P[number] for number in ranked.nearest(last_NP, target_N)]
+    digits = min(len(str(top_p)) for top_p in tied)
+    round_ones = [top_p for top_p in tied if len(str(top_p)) == digits]
+    return round_ones[(len(round_ones) - 1) // 2]
 
 
 def fit_top_k(distributions: Distributions, temperature: float, target_N: Tensor) -> int:
@@ -60,7 +66,7 @@ def fit_top_k(distributions: Distributions, temperature: float, target_N: Tensor
     ranked = _Ranked.of(distributions, temperature)
     most = min(ranked.partition_NV.shape[1], LARGEST_K)
     last_NK = torch.arange(most).expand(len(ranked.drawn_N), most)
-    return 1 + ranked.nearest(last_NK, target_N)
+    return 1 + ranked.nearest(last_NK, target_N)[0]
 
 
 def fit_slope(one_N: Tensor, other_N: Tensor) -> float:
@@ -95,8 +101,9 @@ class _Ranked:
         partition_NV = logits_NV.sort(dim=1, descending=True).values.logcumsumexp(dim=1)
         return _Ranked(partition_NV, drawn_N1[:, 0], (logits_NV > drawn_N1).sum(dim=1, keepdim=True))
 
-    def nearest(self, last_NC: Tensor, target_N: Tensor) -> int:
-        """Which of C truncations, each given by its last place, has the log-probs nearest to a side's in the mean."""
+    def nearest(self, last_NC: Tensor, target_N: Tensor) -> list[int]:
+        """Which of C truncations, each given by its last place, have the log-probs nearest to a side's in the mean."""
         log_z_NC = self.partition_NV.gather(1, torch.maximum(last_NC, self.place_N1))
         apart_NC = (self.drawn_N[:, None] - log_z_NC - target_N[:, None]).abs()
-        return int(apart_NC.nanmean(dim=0).argmin())
+        mean_C = apart_NC.nanmean(dim=0)
+        return [int(number) for number in (mean_C == mean_C.min()).nonzero()] or [0]

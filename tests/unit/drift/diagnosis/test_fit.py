@@ -33,6 +33,13 @@ def test_a_top_p_comes_back_to_the_bit(drawn: Distributions, top_p: float) -> No
     assert torch.allclose(same, drawn.log_probs(Sampling(0.9, top_p)), rtol=0, atol=1e-12)
 
 
+def test_of_top_p_that_leave_the_same_tokens_the_roundest_is_taken() -> None:
+    """Probabilities .71, .15, .14: any top-p above .71 and up to .86 leaves two."""
+    logits_NV = torch.tensor([[0.71, 0.15, 0.14]], dtype=torch.float64).log().expand(20, -1)
+    given = Distributions(logits_NV, torch.tensor([0, 1] * 10))
+    assert fit_top_p(given, 1.0, given.log_probs(Sampling(top_p=0.77))) == 0.8
+
+
 @pytest.mark.parametrize("top_k", [1, 4, 17])
 def test_a_top_k_comes_back(drawn: Distributions, top_k: int) -> None:
     assert fit_top_k(drawn, 1.1, drawn.log_probs(Sampling(1.1, top_k=top_k))) == top_k
