@@ -135,7 +135,8 @@ def main(arguments: list[str]) -> None:
         "python": platform.python_version(),
         **libraries,
     }
-    report = {"command": "python benchmarks/checkpoint.py", "machine": machine, "results": results}
+    command = " ".join(["python benchmarks/checkpoint.py", *arguments])
+    report = {"command": command, "machine": machine, "results": results}
     RESULTS.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(results, indent=2))
 

@@ -52,8 +52,12 @@ class PendingTensors:
             write_tensors(tensors, path)
 
     def finish(self) -> None:
-        """Makes the files a state that can be loaded. Collective, once all ranks have written."""
+        """See `PendingWrite.finish`. Collective, once all ranks have written."""
         self._sharded.finish()
+
+    def write_index(self) -> None:
+        """See `PendingWrite.write_index`: makes the files a state that can be loaded."""
+        self._sharded.write_index()
 
 
 def plan_tensors(
@@ -103,6 +107,8 @@ def save_tensors(
     pending.write()
     torch.distributed.barrier()
     pending.finish()
+    pending.write_index()
+    torch.distributed.barrier()
 
 
 def load_tensors(

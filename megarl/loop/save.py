@@ -107,4 +107,6 @@ class Save:
             self.digests[str(file.relative_to(self.store.staging))] = digest_of(file)
 
     def _commit(self, digests: Mapping[str, Digest]) -> None:
+        for part in self.parts:
+            part.write_index()
         self.store.commit(self.state, self.facts, digests)

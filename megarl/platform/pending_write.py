@@ -3,6 +3,7 @@
 import errno
 import queue
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class PendingWrite:
             places = {tensor.untyped_storage().data_ptr() for tensor in changing}
             self._replace(lambda item, tensor: _unless_in(places, tensors.get(item.index, tensor)))
         self._planned = current().mark()
+        self._index: Callable[[], None] | None = None
 
     @property
     def files(self) -> list[Path]:
@@ -87,9 +89,28 @@ class PendingWrite:
             raise of_the_disk(outcome) or outcome from outcome
 
     def finish(self) -> None:
-        """Writes what tells a reader which tensor lies where. Collective, once all ranks have written."""
-        for finalize in self._request.finalize_fns:
-            finalize()
+        """Gathers what tells a reader which tensor lies where. Collective, once all ranks have written."""
+        from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync as Writer
+
+        def deferred(*arguments: Any) -> None:
+            self._index = partial(written, *arguments)
+
+        written = Writer.finish
+        Writer.finish = deferred
+        try:
+            for finalize in self._request.finalize_fns:
+                finalize()
+        finally:
+            Writer.finish = written
+
+    def write_index(self) -> None:
+        """Writes and syncs what was gathered, where the main rank holds it. Not collective, and safe in a thread.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        if self._index is not None:
+            self._index()
 
     def _replace(self, replacement: Callable[[Any, Tensor], Tensor]) -> None:
         """Puts another tensor in the place of each. Args: replacement: of an item of the plan and its tensor."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
 import httpx2
@@ -64,6 +65,12 @@ def test_the_server_listens_on_loopback_alone(fleet: Fleet) -> None:
         if connection.status == psutil.CONN_LISTEN
     }
     assert listening and listening <= {"127.0.0.1", "::1"}
+
+
+def test_the_server_tells_its_release(fleet: Fleet) -> None:
+    # its CPU build is a package of another name
+    (package,) = set(packages_distributions()["vllm"])
+    assert fleet.releases == [version(package)]
 
 
 def test_the_token_is_written_nowhere(recipe: Recipe, fleet: Fleet, notes: list[str]) -> None:

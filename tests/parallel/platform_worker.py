@@ -144,6 +144,8 @@ def _reload_error(model: Any, rank: int, folder: Path) -> float:
     pending.write()
     dist.barrier()
     pending.finish()
+    pending.write_index()
+    dist.barrier()
     copy = tiny_gpt(model.config)
     copy.load_state_dict(
         dist_checkpointing.load({"model": copy.sharded_state_dict()}, str(folder / "checkpoint"))["model"]

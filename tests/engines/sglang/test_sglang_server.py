@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from megarl.rollout.types import Request, SamplingParams
 from megarl.sync.disk import DiskSender
 from megarl.sync.shared_memory import SharedMemorySender
 from megarl.sync.transport import Sender
-from tests.engines.sglang.servers import STOP, TOLERANCE, ask, distance, named_tensors, update, weights
+from tests.engines.sglang.servers import PYTHON, STOP, TOLERANCE, ask, distance, named_tensors, update, weights
 
 
 @pytest.fixture(params=["shared_memory", "disk"])
@@ -51,6 +52,12 @@ def test_log_probs_follow_the_weights(replica: SglangReplica, recipe: Recipe, se
             assert distance(completion, recipe, read).max() < TOLERANCE
             # had they been the other weights', the bound would tell
             assert distance(completion, recipe, weights(recipe.model, 1 - seed)).max() > 100 * TOLERANCE
+
+
+def test_the_server_tells_its_release(replica: SglangReplica) -> None:
+    tell = [PYTHON, "-c", "from importlib.metadata import version; print(version('sglang'))"]
+    told = subprocess.run(tell, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert replica.release == told.strip()
 
 
 def test_a_response_ends_with_the_stop_token_or_at_its_length(replica: SglangReplica) -> None:

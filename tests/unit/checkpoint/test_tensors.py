@@ -71,6 +71,7 @@ def test_what_is_copied_beside_the_training_is_copied_before_it_changes(
     assert differences(at_plan, snapshot(policy)) != []
     pending.write()
     pending.finish()
+    pending.write_index()
     other = policy_under(layout, 2)
     load_tensors(other, tmp_path, with_optimizer=True)
     assert differences(at_plan, snapshot(other)) == []

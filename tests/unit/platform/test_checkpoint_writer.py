@@ -39,6 +39,7 @@ def test_saved_model_loads_and_no_process_stays(tmp_path: Path, memory: HostMemo
         assert not any(file.exists() for file in pending.files)
         pending.write()
         pending.finish()
+        pending.write_index()
         assert all(file.stat().st_size > 0 for file in pending.files)
         assert multiprocessing.active_children() == []
     found = loaded_parameters(tmp_path / "second")
@@ -57,6 +58,7 @@ def test_what_is_written_later_is_what_was_copied(tmp_path: Path) -> None:
     writer.start()
     writer.join(timeout=60)
     pending.finish()
+    pending.write_index()
     found = loaded_parameters(tmp_path)
     assert all(torch.equal(tensor, found[name]) for name, tensor in at_plan.items())
 
@@ -72,6 +74,7 @@ def test_what_may_change_before_the_copy_is_copied_at_once(tmp_path: Path) -> No
             parameter.add_(1.0)
     pending.write()
     pending.finish()
+    pending.write_index()
     found = loaded_parameters(tmp_path)
     assert torch.equal(found[first], before) and not torch.equal(named, before)
     assert torch.equal(found[other], unnamed)
