@@ -35,7 +35,10 @@ class RequeueConfig:
 
     enabled: bool = key(True, "Whether the job puts itself back into the queue.")
     signal_before_s: int = key(
-        120, "Seconds before the time limit at which the run is told to save and stop.", low=1, high=65535
+        120,
+        "Seconds before the time limit, and fewer than it has, at which the run is told to save and stop.",
+        low=1,
+        high=65535,
     )
     same_step: int = key(3, "Failures in a row at the same step of the run after which it is not tried again.", low=1)
     failures: int = key(10, "Failures in all after which it is not tried again.", low=1)
@@ -73,7 +76,9 @@ class ContainerConfig:
 class StagingConfig:
     """Files that are copied to the nodes before the run starts, and read there."""
 
-    folder: Optional[str] = key(None, "Folder on each node's own disk, such as /tmp; null copies nothing.")
+    folder: Optional[str] = key(
+        None, "Absolute path of a folder on each node's own disk, such as /tmp; null copies nothing."
+    )
     keys: list[str] = key(factory=list, doc="Recipe keys that name the files or folders, such as model.init_from.")
 
 
@@ -103,7 +108,7 @@ class Profile:
     cpus_per_task: int = key(1, "CPU cores a trainer process.", low=1)
     gpus_per_node: int = key(0, "GPUs a node of the trainer.", low=0)
     memory: Optional[str] = key(None, "Memory a node of the trainer, such as 64G; null leaves it to the cluster.")
-    time_limit: str = key("24:00:00", "Longest run of one job, as SLURM writes times.")
+    time_limit: str = key("24:00:00", "Longest run of one job, as SLURM writes times, in quotes.")
     partition: Optional[str] = key(None, "Partition.")
     account: Optional[str] = key(None, "Account that pays.")
     qos: Optional[str] = key(None, "Quality of service.")

@@ -61,7 +61,16 @@ InactiveLimit=0
 MinJobAge=3600
 ReturnToService=2
 JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+GresTypes=gpu
+PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+# its jobs take nodes away from the others
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
+
+GPUS = 8
+"""Devices a node that SLURM takes for GPUs; there is nothing behind them."""
 
 # The first process of a node: it reaps what is left over, and when it dies the kernel ends the whole node.
 _NODE = """
@@ -156,12 +165,16 @@ class Cluster:
         (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *hosts, ""]))
         lines = [
             f"NodeName={name} NodeHostname={name} NodeAddr=127.0.0.{10 + place} Port={free_port()} "
-            "CPUs=8 RealMemory=4000"
+            f"CPUs=256 RealMemory=4000 Gres=gpu:{GPUS}"
             for place, name in enumerate(self.names, start=1)
         ]
         config = _CONFIG.format(port=free_port(), folder=self.folder)
-        partition = "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
-        (self.folder / "slurm.conf").write_text("\n".join([config, *lines, partition, ""]))
+        (self.folder / "slurm.conf").write_text("\n".join([*lines, config]))
+        devices = self.folder / "devices"
+        devices.mkdir()
+        for number in range(GPUS):
+            (devices / f"gpu{number}").symlink_to("/dev/null")
+        (self.folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={devices}/gpu[0-{GPUS - 1}]\n")
         files = {
             "key-file": "munge.key",
             "socket": "munge.socket",
@@ -195,7 +208,7 @@ class Cluster:
                 start_new_session=True,
             )
 
-    def _idle(self) -> list[str]:
+    def _idle(self) -> set[str]:
         done = subprocess.run(
             ["sinfo", "--noheader", "--Node", "--format=%N %T"],
             env=self.environment,
@@ -203,7 +216,9 @@ class Cluster:
             text=True,
             timeout=300,
         )
-        return [line for line in done.stdout.splitlines() if line.split()[1] in ("idle", "mixed", "allocated")]
+        # a line for each of a node's partitions
+        words = [line.split() for line in done.stdout.splitlines()]
+        return {node for node, state in words if state in ("idle", "mixed", "allocated")}
 
 
 def missing() -> str | None:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from megarl.submit.progress import is_done, reached, saved
+from tests.runs import REPOSITORY
 from tests.slurm.cluster import Cluster
 from tests.slurm.submitted import Submitted
+from tests.unit.submit.rendered import profile_script
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(3600)]
 
@@ -32,6 +34,14 @@ def test_a_cancelled_job_saves_and_stays_away(how: str, nodes: Cluster, tmp_path
         assert "the job was cancelled" in run.command("jobs", *logs)
     assert saved(run.run) == f"1-rl-{int(reached(run.run).split()[1]):08d}", run.output()
     assert nodes.state(run.job) != "PENDING"
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "slurm" / "profiles").glob("*.yaml")), ids=lambda path: path.name)
+def test_slurm_takes_the_scripts_of_the_profiles_that_come_with_megarl(
+    path: Path, nodes: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "job.sbatch").write_text(profile_script(path))
+    nodes.run("sbatch", "--test-only", str(tmp_path / "job.sbatch"))
 
 
 def test_an_array_of_three_seeds(nodes: Cluster, tmp_path: Path) -> None:

@@ -38,6 +38,22 @@ def test_the_time_limit(nodes: Cluster, unbroken: Submitted, tmp_path: Path) -> 
     assert run.equals(unbroken)
 
 
+def test_preemption(nodes: Cluster, unbroken: Submitted, tmp_path: Path) -> None:
+    """An urgent job takes the nodes: the run saves, comes back after it, and ends as the unbroken run did."""
+    run = Submitted(nodes, tmp_path)
+    run.hold(3)
+    run.submit()
+    run.wait_for_step(2)
+    urgent = ("--parsable", "--partition=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=true")
+    run.wait_for("COMPLETED", nodes.run("sbatch", *urgent).strip())
+    run.let_go()
+    run.wait_for("COMPLETED")
+    first, second = run.attempts()
+    assert (first["verdict"], first["stopped"], first["code"]) == ("again", "TERM", 143), run.output()
+    assert (first["saved"], second["verdict"]) == ("1-rl-00000003", "done")
+    assert run.equals(unbroken)
+
+
 def test_a_lost_node(nodes: Cluster, unbroken: Submitted, tmp_path: Path) -> None:
     """A node loses its power: the job comes back on others and ends as the unbroken run did."""
     run = Submitted(nodes, tmp_path)

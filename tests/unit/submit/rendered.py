@@ -35,3 +35,12 @@ def script(folder: Path, overrides: tuple[str, ...] = (), seeds: str | None = No
     held = loaded(folder, **profile)
     runs = demo_tasks((*LAYOUTS[held.layout], *overrides), seeds)
     return render(build_job(str(REPOSITORY / RECIPE), runs, held, "now", {}), held, TEMPLATES)
+
+
+def profile_script(path: Path) -> str:
+    """The script of the demo's recipe, of as many processes, under a profile's file."""
+    profile = load_profile(path)
+    world_size = profile.nodes * profile.tasks_per_node
+    overrides = (f"parallel.world_size={world_size}", "rl.micro_batch_size=1", "sft.micro_batch_size=1")
+    runs = demo_tasks((*LAYOUTS[profile.layout], *overrides))
+    return render(build_job(str(REPOSITORY / RECIPE), runs, profile, "now", {}), profile, TEMPLATES)

@@ -4,11 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from megarl.submit.job import build_job
-from megarl.submit.load import load_profile
-from megarl.submit.render import render
-from tests.runs import RECIPE, REPOSITORY
-from tests.unit.submit.rendered import LAYOUTS, SERVED, TEMPLATES, demo_tasks, script
+from tests.runs import REPOSITORY
+from tests.unit.submit.rendered import LAYOUTS, profile_script, script
 from tests.unit.submit.stubs import complaints
 
 FULL = {
@@ -47,9 +44,4 @@ def test_shellcheck_finds_nothing_where_nothing_is_set(layout: str, tmp_path: Pa
 def test_shellcheck_finds_nothing_in_the_scripts_of_the_profiles_that_come_with_megarl(
     path: Path, tmp_path: Path
 ) -> None:
-    profile = load_profile(path)
-    world_size = profile.nodes * profile.tasks_per_node
-    overrides = (f"parallel.world_size={world_size}", "rl.micro_batch_size=1", "sft.micro_batch_size=1")
-    overrides += () if profile.layout == "colocated" else SERVED
-    job = build_job(RECIPE, demo_tasks(overrides), profile, "now", {})
-    assert complaints(render(job, profile, TEMPLATES), tmp_path) == ""
+    assert complaints(profile_script(path), tmp_path) == ""
