@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from megarl.cli import main
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEMO = "recipes/demo/grpo_arithmetic.yaml"
 
@@ -36,7 +40,20 @@ def test_a_top_p_that_the_trainer_does_not_know_is_named_with_its_mass(tmp_path:
     assert "keeps a mass of 0.8" in ran.stdout
 
 
-def test_no_response_is_a_mistake(tmp_path: Path) -> None:
-    ran = measured(tmp_path / "run", "--responses", "0")
-    assert ran.returncode == 2
-    assert ran.stderr.startswith("megarl: error: --responses=0")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--responses=0",
+        "--engine-temperature=0",
+        "--engine-top-p=1.5",
+        "--engine-top-k=-1",
+        "--keep-weights",
+        "--trainer=nowhere",
+        "--older=nowhere",
+        "--prompts=nowhere",
+    ],
+)
+def test_a_mistake_is_one_sentence(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["drift", "measure", DEMO, words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("megarl: error: ") and said.count("\n") == 1 and words.split("=")[0] in said
