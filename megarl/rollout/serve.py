@@ -13,7 +13,7 @@ from megarl.megatron.models import FAMILIES
 from megarl.observe.files import write_atomic
 from megarl.rollout.build import check_engine_here
 from megarl.rollout.server import Launch
-from megarl.rollout.server_process import ServerProcess, free_port
+from megarl.rollout.server_process import ServerProcess, reserved_port
 from megarl.rollout.sglang import command as sglang
 from megarl.rollout.vllm import command as vllm
 
@@ -70,8 +70,9 @@ def serve(recipe: Recipe, announce: Path) -> int:
 def _listening(recipe: Recipe, folder: Path, token: str) -> tuple[ServerProcess, int]:
     """A server that accepts connections or has ended, and its port."""
     launch = _LAUNCHES[recipe.rollout.engine]
-    while True:
-        port = free_port()
+    # what accepts connections there is the server, and nothing that took the port while it started
+    with reserved_port() as kept:
+        port: int = kept.getsockname()[1]
         process = ServerProcess(
             launch.server_command(recipe, folder, port, _EVERYWHERE),
             launch.server_environment(os.environ, token),
@@ -79,8 +80,7 @@ def _listening(recipe: Recipe, folder: Path, token: str) -> tuple[ServerProcess,
         )
         while process.exit_code is None and not _accepts(port):
             time.sleep(_POLL_S)
-        if process.exit_code is None or not process.lost_its_port():
-            return process, port
+    return process, port
 
 
 def _accepts(port: int) -> bool:

@@ -66,6 +66,19 @@ class ServerProcess:
         return self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
 
 
+def reserved_port() -> socket.socket:
+    """A socket that keeps a port of all interfaces, its own `getsockname()[1]`, from being given to other processes.
+
+    It does not listen, and allows a server that sets SO_REUSEADDR, as uvicorn's do, to listen there beside it. Until
+    then the kernel hands the port to nobody: neither to who asks for any free port, nor to a connection for its own
+    end, a connection to this very port included, which would otherwise reach itself.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("0.0.0.0", 0))
+    return kept
+
+
 def free_port() -> int:
     """A port of the loopback interface that nothing listened on a moment ago."""
     with socket.socket() as probe:

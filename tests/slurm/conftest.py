@@ -1,5 +1,6 @@
 """One cluster for all tests of a session, and the run that every broken one is compared with."""
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -26,11 +27,10 @@ def cluster() -> Iterator[Cluster]:
     # of a short name: sockets lie in it
     folder = Path(tempfile.mkdtemp(prefix="megarl-slurm-"))
     os.environ["PATH"] += ":/usr/sbin"
-    made = Cluster(folder, nodes=4)
     try:
-        yield made
+        with contextlib.closing(Cluster(folder, nodes=4)) as made:
+            yield made
     finally:
-        made.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from megarl.rollout.server_process import ServerProcess
+from megarl.rollout.server_process import ServerProcess, reserved_port
 
 WITH_A_CHILD = (
     "import pathlib, subprocess, sys, time;"
@@ -92,3 +93,17 @@ def test_who_started_it_is_killed(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     child.wait(LIMIT_S)
+
+
+def test_a_reserved_port_is_kept_for_a_server_that_may_share_it() -> None:
+    with reserved_port() as kept, socket.socket() as thief, socket.socket() as server:
+        port = kept.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            thief.bind(("127.0.0.1", port))
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("0.0.0.0", port))
+        with socket.socket() as client:
+            assert client.connect_ex(("127.0.0.1", port)) != 0
+        server.listen()
+        with socket.create_connection(("127.0.0.1", port), timeout=20):
+            pass
