@@ -66,6 +66,9 @@ def test_a_report_without_one_says_what_the_dump_alone_tells(tmp_path: Path) -> 
     text, _ = report(made.write(tmp_path / "dump.parquet", made.rows([7] * 40)), tmp_path)
     assert "The dump alone tells no parts" in text
     assert "older weights make up 75 % of it" in by_ages({"k3": 0.04, "age_0/k3": 0.01, "age_1/k3": 0.07})
+    for fresh in (0.04, 0.05):
+        assert "older weights make up nothing of it" in by_ages({"k3": 0.04, "age_0/k3": fresh, "age_1/k3": 0.03})
+    assert "older weights make up nothing of it" in by_ages({"k3": 0.0, "age_0/k3": 0.0, "age_1/k3": 0.0})
 
 
 @pytest.mark.parametrize(
