@@ -6,18 +6,18 @@ from typing import Any
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from megarl.config.hf_config import read_config
 from megarl.diagnose.transformers_model import DTYPES
 from megarl.drift.diagnosis.computation import Dtype
+from megarl.megatron.hf_model import check_hf_model
 
 
 def load_model(folder: Path, dtype: Dtype, key: str) -> Any:
     """The folder's model. Args: key: what the user gave the folder as, for refusals.
 
     Raises:
-        RecipeError: the folder has no config.json that can be read.
+        RecipeError: as `check_hf_model`; transformers would draw the tensors that are not there at random.
     """
-    read_config(str(folder), key)
+    check_hf_model(folder, key)
     # transformers' bar, over weights that are there in a moment
     disable_progress_bar()
     return AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa").eval()

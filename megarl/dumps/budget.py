@@ -8,6 +8,7 @@ from typing import Any
 
 from megarl.drift.budget import Budget, Part
 from megarl.dumps.errors import DumpError
+from megarl.dumps.folder import DUMPS_FOLDER
 from megarl.observe.files import write_json_atomic
 
 BUDGET_FILE = "drift_budget.json"
@@ -54,9 +55,15 @@ def read_budget(path: Path) -> Budget:
 
 
 def budget_beside(dump: Path) -> Path | None:
-    """Where a budget lies beside a dump: in the folder of the dumps or in the run's; None where there is none."""
-    folder = dump if dump.is_dir() else dump.parent
-    return next((path for path in (folder / BUDGET_FILE, folder.parent / BUDGET_FILE) if path.is_file()), None)
+    """Where a budget lies beside a dump: in the folder of the dumps or in the run's; None where there is none.
+
+    What is above any other folder belongs to other runs.
+    """
+    # absolute, for a dump that is named from inside its folder
+    folder = (dump if dump.is_dir() else dump.parent).absolute()
+    run = folder.parent if folder.name == DUMPS_FOLDER else folder
+    places = (folder / BUDGET_FILE, run / DUMPS_FOLDER / BUDGET_FILE, run / BUDGET_FILE)
+    return next((path for path in places if path.is_file()), None)
 
 
 def _part(told: dict[str, Any]) -> Part:

@@ -43,19 +43,24 @@ def budget(recipe: Recipe, responses: int, updates: int) -> Budget:
     if recipe.precision.batch_invariant:
         reason = "leaves no drift but that of stale weights"
         raise refusal("precision.batch_invariant", True, reason, "set it to false to see what it takes away")
+    rl = replace(recipe.rl, steps=max(1, updates, recipe.rl.steps))
+    # bounds that end a run or skip its updates would leave nothing to decompose
+    drift = replace(recipe.drift, warn={}, skip_update={}, stop={})
     layout = join_world(recipe.parallel, recipe.seed, recipe.precision.fp8.alignment)
-    with tempfile.TemporaryDirectory(prefix="megarl-budget-") as folder:
-        rl = replace(recipe.rl, steps=max(1, updates, recipe.rl.steps))
-        own = replace(recipe, output_dir=folder, resume="auto", sft=replace(recipe.sft, steps=0), rl=rl)
-        run = build_run(own, layout, Journal(own, is_main=False), StopFlag())
-        try:
-            generated = _generated(run, responses, updates)
-        finally:
-            # servers with other settings may want the memory of these
-            run.close()
-        found = _decomposed(run, generated)
-    leave_world()
-    return found
+    try:
+        with tempfile.TemporaryDirectory(prefix="megarl-budget-") as folder:
+            own = replace(
+                recipe, output_dir=folder, resume="auto", sft=replace(recipe.sft, steps=0), rl=rl, drift=drift
+            )
+            run = build_run(own, layout, Journal(own, is_main=False), StopFlag())
+            try:
+                generated = _generated(run, responses, updates)
+            finally:
+                # servers with other settings may want the memory of these
+                run.close()
+            return _decomposed(run, generated)
+    finally:
+        leave_world()
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,13 @@ from megarl.checkpoint.hf import copy_hf, export_hf
 from megarl.checkpoint.store import MANIFEST, CheckpointStore, damage_of
 from megarl.checkpoint.tensors import load_model
 from megarl.config.errors import RunFolderError
-from megarl.config.hf_config import model_keys, read_config, refuse_other_architectures
-from megarl.config.model import ModelConfig, ParallelConfig
-from megarl.config.moe import MoEConfig
+from megarl.config.model import ParallelConfig
 from megarl.config.precision import FP8Config
 from megarl.config.refusal import in_words
 from megarl.data.tokenizer import build_tokenizer
 from megarl.loop.folder import CHECKPOINTS, RUN_FILE, held_recipe
 from megarl.loop.place import check_place
-from megarl.megatron.hf_folder import check_saved_weights
+from megarl.megatron.hf_model import check_hf_model
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.world import join_world, leave_world
 
@@ -79,13 +77,7 @@ def _writing(target: Path) -> Iterator[None]:
 
 
 def _reshard(source: Path, target: Path, shard_bytes: int) -> None:
-    held = read_config(str(source), SOURCE)
-    refuse_other_architectures(str(source), held, SOURCE)
-    shape = model_keys(str(source), held, SOURCE)
-    model = ModelConfig(**{**shape, "moe": MoEConfig(**shape.get("moe", {}))})
-    if "vocab_size" not in held:
-        raise RunFolderError(f"{SOURCE}={in_words(str(source))} has a config.json without vocab_size; mend it.")
-    found = check_saved_weights(source, model, held["vocab_size"], SOURCE, more_rows=False)
+    found = check_hf_model(source, SOURCE)
     with _writing(target):
         copy_hf(found, target, shard_bytes)
 

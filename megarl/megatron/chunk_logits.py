@@ -140,7 +140,8 @@ class InvariantLogits(TorchLogits):
     """See `ChunkLogits`. The bits of a token's log-prob depend on its own logits alone, however they are split."""
 
     def partition(self, targets_N: Tensor, floor_N: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """See `ChunkLogits`."""
+        """See `ChunkLogits`; of the whole vocabulary."""
+        assert floor_N is None, "a recipe with precision.batch_invariant and top-p or top-k is refused"
         shard = self.distribution.shard
         self.taken_off_N = shard.reduce(self.logits_NV.amax(dim=-1), dist.ReduceOp.MAX)
         shifted_NV = self.logits_NV.sub_(self.taken_off_N[:, None])

@@ -67,8 +67,12 @@ def _note_for_torchrun(error: BaseException, file: Path) -> Failure | None:
     if not found:
         return None
     when, path = found[0]
-    first = int(os.environ["RANK"]) - int(os.environ["LOCAL_RANK"]) + int(path.parent.name)
-    return Failure(first, when, json.loads(path.read_text(encoding="utf-8"))["message"]["message"])
+    try:
+        local_rank, told = int(path.parent.name), json.loads(path.read_text(encoding="utf-8"))["message"]["message"]
+    except (OSError, ValueError, LookupError, TypeError):
+        # one that was killed as it wrote; what this rank raised must not be hidden by it
+        return None
+    return Failure(int(os.environ["RANK"]) - int(os.environ["LOCAL_RANK"]) + local_rank, when, told)
 
 
 def noted_failures(folder: Path) -> list[Failure]:

@@ -63,8 +63,11 @@ class PendingWrite:
         """
         if self._copied or (memory := self._memory) is None:
             return
+        planned = self._arguments[1]
         with current().beside(self._planned):
             self._replace(lambda _, tensor: memory.copy(tensor))
+        # until here: what the device still copies from must not be given out to what it is asked for meanwhile
+        del planned
         self._copied = True
 
     def write(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from megarl.rollout.continued import joined, rest_of
 from megarl.rollout.engine import EngineLost, ResponseAborted
 from megarl.rollout.fleet import Fleet
+from megarl.rollout.placement import group_of
 from megarl.rollout.types import Completion, Request, SamplingParams
 
 _POLL_S = 0.1
@@ -165,7 +166,7 @@ class Stream:
 
     def _enter(self, request: Request) -> int | None:
         """Waits until the request may begin; the server for it: its group's, or the one with the least to do."""
-        group = (request.stream, request.problem_id)
+        group = group_of(request)
         with self._changed:
             # what the fleet does tells nobody here, hence the time-out
             while not (live := self._able()):
@@ -184,7 +185,7 @@ class Stream:
         return [] if self._closed or self._held or self._fleet.version < 0 else self._fleet.live()
 
     def _leave(self, request: Request, server: int) -> None:
-        group = (request.stream, request.problem_id)
+        group = group_of(request)
         with self._changed:
             self._at[server] -= 1
             home, members = self._home.pop(group)

@@ -61,7 +61,11 @@ def test_without_causes_the_kernel_is_the_whole(tmp_path: Path) -> None:
             ["precision.dtype=bf16", "precision.fp8.recipe=blockwise", "precision.fp8.emulation=true"],
             "quantisation, trainer",
         ),
-        (["precision.dtype=bf16", "rl.optimizer.lr=1e-2", "--updates", "2"], "staleness"),
+        # beyond a bound that would end a run
+        (
+            ["precision.dtype=bf16", "rl.optimizer.lr=1e-2", "drift.stop={abs_mean: 1e-9}", "--updates", "2"],
+            "staleness",
+        ),
     ],
 )
 def test_the_planted_cause_has_the_largest_share(tmp_path: Path, planted: list[str], largest: str) -> None:
@@ -80,6 +84,8 @@ def test_the_planted_cause_has_the_largest_share(tmp_path: Path, planted: list[s
     [
         (["--responses", "1"], "--responses=1"),
         (["--updates", "-1"], "--updates=-1"),
+        (["--json", "missing/budget.json"], "--json=missing/budget.json is in a folder that does not exist;"),
+        (["--json", "docs"], "--json=docs is a folder;"),
         (["parallel.world_size=2"], "parallel.world_size=2"),
         (["precision.batch_invariant=true"], "precision.batch_invariant=true"),
     ],

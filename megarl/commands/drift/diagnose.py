@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from megarl.commands.drift.sampling import check_sampling
 from megarl.config.errors import UserError
 
 HELP = "name the cause of a dump's drift, from the dump alone or by experiments on the trainer's model"
@@ -42,8 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--responses={arguments.responses} leaves nothing to look at; give a number from 1.")
     if arguments.older and arguments.model is None:
         raise UserError("--older has weights from before --model, which is missing; give it.")
-    if arguments.temperature is not None and not arguments.temperature > 0:
-        raise UserError(f"--temperature={arguments.temperature} is not above 0; give what was sampled at.")
+    check_sampling(arguments.temperature, arguments.top_p, arguments.top_k)
     from megarl.diagnose.dump import diagnose_dump
     from megarl.dumps.responses import Sampled
 

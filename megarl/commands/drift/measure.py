@@ -1,11 +1,11 @@
 """`megarl drift measure RECIPE`."""
 
 import argparse
-import math
 import tempfile
 from pathlib import Path
 
 from megarl.commands.command import add_recipe
+from megarl.commands.drift.sampling import check_sampling
 from megarl.config.errors import UserError
 
 HELP = "have an engine generate, score with both sides, and name what makes them differ"
@@ -81,12 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuses what no engine can be asked for, before anything is started."""
-    temperature, top_p, top_k = (getattr(arguments, f"engine_{name}") for name in ("temperature", "top_p", "top_k"))
     if arguments.responses < 1:
         raise UserError(f"--responses={arguments.responses} leaves nothing to measure; give a number from 1.")
-    if temperature is not None and not 0 < temperature < math.inf:
-        raise UserError(f"--engine-temperature={temperature} is not above 0; give a number such as 1.0.")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise UserError(f"--engine-top-p={top_p} is not above 0 and up to 1; give 1 for the whole vocabulary.")
-    if top_k is not None and top_k < 0:
-        raise UserError(f"--engine-top-k={top_k} is below 0; give 0 for the whole vocabulary.")
+    check_sampling(arguments.engine_temperature, arguments.engine_top_p, arguments.engine_top_k, prefix="--engine-")

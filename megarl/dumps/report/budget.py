@@ -52,10 +52,10 @@ def by_ages(numbers: Mapping[str, float]) -> str:
             "measures them."
         )
     whole = numbers["k3"]
-    share = _percent(1 - fresh / whole) if whole > 0 else "-"
+    share = f"{_percent(1 - fresh / whole)} of it" if fresh < whole else "nothing of it"
     return (
         f"By the dump alone: k3 is {fresh:.3g} nats on tokens by the newest weights and {whole:.3g} on all, so older "
-        f"weights make up {share} of it, were the tokens alike; what else it is made of, megarl drift budget measures."
+        f"weights make up {share}, were the tokens alike; what else it is made of, megarl drift budget measures."
     )
 
 

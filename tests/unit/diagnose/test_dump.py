@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import load_file, save_file
 
 from megarl.cli import main
 from megarl.config.model import TokenizerConfig
@@ -76,6 +77,40 @@ def test_options_that_contradict_the_dump_are_refused(
     dump = write(tmp_path / "a.parquet", rollouts)
     assert "says temperature=1.0, not --temperature=0.7" in refused(capsys, dump, "--temperature", 0.7)
     assert "--older has weights from before --model" in refused(capsys, dump, "--older", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--temperature", "0"), ("--temperature", "inf"), ("--top-p", "0"), ("--top-k", "-1")]
+)
+def test_what_no_token_is_sampled_by_is_refused(
+    option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the dump is looked at, which is not there."""
+    assert f"{option}={float(value) if option != '--top-k' else value} is " in refused(
+        capsys, tmp_path / "none.parquet", option, value
+    )
+
+
+@pytest.mark.parametrize("option", ["--model", "--older"])
+def test_weights_that_are_not_whole_are_refused(
+    option: str, scene: Scene, rollouts: Rollouts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformers would draw what is not there at random, and say so in a warning."""
+    dump = write(tmp_path / "a.parquet", rollouts)
+    whole, other = tmp_path / "whole", tmp_path / "other"
+    for folder in (whole, other):
+        scene.versions[0].save_pretrained(folder)
+    models = ["--model", other] if option == "--model" else ["--model", whole, "--older", other]
+    weights = other / "model.safetensors"
+    tensors = load_file(weights)
+    del tensors["model.norm.weight"]
+    save_file(tensors, weights, metadata={"format": "pt"})
+    assert f'{option}="{other}" holds no tensor model.norm.weight' in refused(capsys, dump, *models)
+    weights.unlink()
+    assert f'{option}="{other}" holds neither model.safetensors nor' in refused(capsys, dump, *models)
+    config = other / "config.json"
+    config.write_text(config.read_text().replace('"llama"', '"gpt2"'))
+    assert f'{option}="{other}" holds a model of model_type=gpt2' in refused(capsys, dump, *models)
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from megarl.drift.budget import Budget, Part
-from megarl.dumps.budget import BUDGET_FILE, read_budget, write_budget
+from megarl.dumps.budget import BUDGET_FILE, budget_beside, read_budget, write_budget
 from megarl.dumps.errors import DumpError
 from megarl.dumps.report.budget import by_ages, rows
 from tests.unit.dumps import made
@@ -48,10 +48,27 @@ def test_the_report_shows_it(tmp_path: Path, place: str) -> None:
     assert "all &lt;b&gt;of it&lt;/b&gt;" in text
 
 
+def test_a_runs_folder_has_its_own_and_no_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dumps = tmp_path / "run" / "dumps"
+    dump = made.write(dumps / "step-00000001.parquet", made.rows([7] * 40))
+    write_budget(tmp_path / BUDGET_FILE, BUDGET)
+    assert budget_beside(tmp_path / "run") is None and budget_beside(dumps) is None and budget_beside(dump) is None
+    for folder in (tmp_path / "run", dumps):
+        write_budget(folder / BUDGET_FILE, BUDGET)
+        for named in (tmp_path / "run", dumps, dump):
+            assert budget_beside(named) == folder / BUDGET_FILE
+        monkeypatch.chdir(dumps)
+        assert budget_beside(Path(dump.name)) == folder / BUDGET_FILE
+        (folder / BUDGET_FILE).unlink()
+
+
 def test_a_report_without_one_says_what_the_dump_alone_tells(tmp_path: Path) -> None:
     text, _ = report(made.write(tmp_path / "dump.parquet", made.rows([7] * 40)), tmp_path)
     assert "The dump alone tells no parts" in text
     assert "older weights make up 75 % of it" in by_ages({"k3": 0.04, "age_0/k3": 0.01, "age_1/k3": 0.07})
+    for fresh in (0.04, 0.05):
+        assert "older weights make up nothing of it" in by_ages({"k3": 0.04, "age_0/k3": fresh, "age_1/k3": 0.03})
+    assert "older weights make up nothing of it" in by_ages({"k3": 0.0, "age_0/k3": 0.0, "age_1/k3": 0.0})
 
 
 @pytest.mark.parametrize(

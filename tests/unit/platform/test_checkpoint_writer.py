@@ -1,7 +1,10 @@
 """A save without a manager process, whose files may be written after the model has gone on."""
 
+import contextlib
 import multiprocessing
 import threading
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import torch
 from megarl.platform import install
 from megarl.platform.checkpoint_writer import plan_write
 from megarl.platform.pending_write import HostMemory
+from megarl.platform.platform import Platform
 from tests.unit.platform.reference import tiny_config, tiny_gpt
 
 install()
@@ -78,6 +82,29 @@ def test_what_may_change_before_the_copy_is_copied_at_once(tmp_path: Path) -> No
     found = loaded_parameters(tmp_path)
     assert torch.equal(found[first], before) and not torch.equal(named, before)
     assert torch.equal(found[other], unnamed)
+
+
+def test_what_is_copied_from_lives_until_the_device_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU is done only at the end of `beside`; until then its memory must not be given out anew."""
+    sources: list[weakref.ref[torch.Tensor]] = []
+    left: list[bool] = []
+
+    class Noting(HostMemory):
+        def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+            sources.append(weakref.ref(tensor))
+            return super().copy(tensor)
+
+    @contextlib.contextmanager
+    def beside_as_on_a_gpu(_: Platform, mark: None) -> Iterator[None]:
+        yield
+        left.extend(source() is not None for source in sources)
+
+    monkeypatch.setattr(Platform, "beside", beside_as_on_a_gpu)
+    model = tiny_gpt(tiny_config())
+    pending = plan_write({"model": model.sharded_state_dict()}, tmp_path, Noting(), list(model.parameters()))
+    pending.copy()
+    assert len(left) >= len(list(model.parameters())) and all(left)
+    assert not any(source() is not None for source in sources)
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -44,3 +44,15 @@ def test_under_torchrun_the_first_alone_is_in_its_files(tmp_path: Path, monkeypa
     assert told[1] is not None and (told[1].rank, told[1].error) == (3, "ValueError: of rank 3")
     assert not files[0].exists()
     assert "raise ValueError" in json.loads(files[1].read_text())["message"]["extraInfo"]["py_callstack"]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"message": "killed"}', "[]"])
+def test_a_file_that_is_not_whole_hides_no_error(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RENDEZVOUS, raising=False)
+    for local_rank in ("0", "1"):
+        (tmp_path / local_rank).mkdir()
+    (tmp_path / "1" / "error.json").write_text(text)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "0" / "error.json"))
+    assert note_failure(ConnectionError("lost rank 1")) is None
