@@ -1,11 +1,12 @@
 """Trains a recipe on rollouts of an engine that is made, on purpose, to sample from another policy than the trainer's.
 
-    python benchmarks/mismatched.py --bits 4 --temperature 0.8 RECIPE [key=value ...]     # as `megarl train`
+    python benchmarks/mismatched.py --weight-bits 4 --input-bits 4 --temperature 2 RECIPE [key=value ...]
 
-The embedded engine keeps the weights that it was sent, and changes two things where it generates to train on:
+The rest is as `megarl train` has it. The embedded engine keeps the weights that it was sent, and changes two things
+where it generates to train on:
 
-- both operands of every product of the transformer blocks' linear layers are rounded to integers of `--bits` bits, with
-  a scale an output channel of the weight and a scale a token of the activations, as a quantising engine does it;
+- weights and inputs of the transformer blocks' linear layers are rounded to integers of so many bits, with a scale an
+  output channel of the weight and a scale a token of the input, as a quantising engine does it;
 - it divides logits by `--temperature` times the recipe's temperature.
 
 The log-probs that it returns are those of the distribution that it sampled from, so a correction has what it needs. It
@@ -51,12 +52,14 @@ class Mismatch:
     """How the engine differs.
 
     Attributes:
-        bits: of the integers, 2 to 16; None for no rounding.
+        weight_bits: of a weight's integers, 2 to 16; None for no rounding.
+        input_bits: of those of a layer's input; likewise.
         temperature: what the recipe's temperature is multiplied by.
     """
 
-    bits: int | None
-    temperature: float
+    weight_bits: int | None = None
+    input_bits: int | None = None
+    temperature: float = 1.0
 
 
 class MismatchedEngine(EmbeddedEngine):
@@ -75,7 +78,7 @@ class MismatchedEngine(EmbeddedEngine):
         if not requests or not requests[0].stream.startswith(TRAINING):
             return super().generate(requests, sampling)
         other = replace(sampling, temperature=self._mismatch.temperature * sampling.temperature)
-        with _rounding(self._model.model.layers, self._mismatch.bits):
+        with _rounding(self._model.model.layers, self._mismatch):
             return super().generate(requests, other)
 
 
@@ -88,24 +91,27 @@ def rounded(x_RC: Tensor, bits: int) -> Tensor:
 
 
 @contextmanager
-def _rounding(layers: torch.nn.Module, bits: int | None) -> Iterator[None]:
+def _rounding(layers: torch.nn.Module, mismatch: Mismatch) -> Iterator[None]:
     """Has every linear layer below `layers` round its weight and its input while it lasts."""
-    if bits is None:
-        yield
-        return
     linears = [module for module in layers.modules() if isinstance(module, torch.nn.Linear)]
     kept = [linear.weight.data for linear in linears]
-    hooks = [
-        linear.register_forward_pre_hook(lambda _, inputs: (rounded(inputs[0], bits), *inputs[1:]))
-        for linear in linears
-    ]
+    hooks = []
+
+    def rounded_inputs(_: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        assert mismatch.input_bits is not None
+        return (rounded(inputs[0], mismatch.input_bits), *inputs[1:])
+
     try:
         for linear in linears:
-            linear.weight.data = rounded(linear.weight.data, bits)
+            if mismatch.weight_bits is not None:
+                linear.weight.data = rounded(linear.weight.data, mismatch.weight_bits)
+            if mismatch.input_bits is not None:
+                hooks.append(linear.register_forward_pre_hook(rounded_inputs))
         yield
     finally:
-        for linear, weight, hook in zip(linears, kept, hooks, strict=True):
+        for linear, weight in zip(linears, kept, strict=True):
             linear.weight.data = weight
+        for hook in hooks:
             hook.remove()
 
 
@@ -139,12 +145,14 @@ def train_mismatched(mismatch: Mismatch, arguments: Sequence[str]) -> int:
 def main() -> int:
     """Parses, and trains."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bits", type=int, choices=range(2, 17), metavar="N", help="2 to 16; without it, no rounding")
+    for name in ("--weight-bits", "--input-bits"):
+        parser.add_argument(name, type=int, choices=range(2, 17), metavar="N", help="2 to 16; without it, no rounding")
     parser.add_argument("--temperature", type=float, default=1.0, metavar="F", help="factor of the recipe's; default 1")
     parser.add_argument("recipe")
     parser.add_argument("overrides", nargs="*")
     arguments = parser.parse_args()
-    return train_mismatched(Mismatch(arguments.bits, arguments.temperature), [arguments.recipe, *arguments.overrides])
+    mismatch = Mismatch(arguments.weight_bits, arguments.input_bits, arguments.temperature)
+    return train_mismatched(mismatch, [arguments.recipe, *arguments.overrides])
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ MODEL = tiny_recipe().model
 SAMPLING = SamplingParams(temperature=0.5, max_new_tokens=3, stop_token_id=STOP)
 
 
-def mismatched(bits: int | None, temperature: float) -> MismatchedEngine:
-    mismatch = Mismatch(bits, temperature)
+def mismatched(mismatch: Mismatch) -> MismatchedEngine:
     engine = MismatchedEngine(
         hf_config(MODEL, VOCAB), mismatch, seed=SEED, max_batch_size=100, device=torch.device("cpu")
     )
@@ -44,7 +43,7 @@ def test_rounding_is_to_the_nearest_level_of_a_row() -> None:
 
 @pytest.mark.parametrize("factor", [0.8, 1.25])
 def test_temperature_is_a_factor_of_the_recipes_and_the_log_probs_are_of_it(factor: float) -> None:
-    told = mismatched(None, factor).generate(requests(), SAMPLING)
+    told = mismatched(Mismatch(temperature=factor)).generate(requests(), SAMPLING)
     assert told == engine_with(MODEL).generate(requests(), replace(SAMPLING, temperature=factor * 0.5))
 
 
@@ -54,7 +53,7 @@ def test_linear_layers_are_rounded_and_the_head_is_not() -> None:
         if isinstance(layer, torch.nn.Linear):
             layer.weight.data = by_the_row(layer.weight.data)
             layer.register_forward_pre_hook(lambda _, inputs: (by_the_row(inputs[0]), *inputs[1:]))
-    completions = mismatched(BITS, 1.0).generate(requests(12), SAMPLING)
+    completions = mismatched(Mismatch(BITS, BITS)).generate(requests(12), SAMPLING)
 
     def fits(completion: Completion) -> bool:
         wanted = full_sequence_log_probs(network, completion, SAMPLING.temperature)
@@ -68,7 +67,7 @@ def test_linear_layers_are_rounded_and_the_head_is_not() -> None:
 
 
 def test_it_evaluates_with_the_weights_that_it_was_sent() -> None:
-    engine = mismatched(BITS, 0.8)
+    engine = mismatched(Mismatch(BITS, BITS, 0.8))
     engine.generate(requests(), SAMPLING)
     held_out = [replace(request, stream="evaluation") for request in requests()]
     assert engine.generate(held_out, SAMPLING) == engine_with(MODEL).generate(held_out, SAMPLING)
