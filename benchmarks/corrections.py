@@ -1,7 +1,7 @@
 """Trains the demo's task on rollouts of a mismatched engine, under each correction, and tables what became of it.
 
-    python benchmarks/corrections.py                     # from the repository's root; about a minute a run
-    python benchmarks/corrections.py --table             # the table of what is there, without a run
+    python benchmarks/corrections.py [correction ...]    # from the repository's root; about a minute a run
+    python benchmarks/corrections.py --table             # the tables of what is there, without a run
 
 All runs start from one policy; a seed is that of the prompts and of the sampling. Writes benchmarks/corrections.json
 after each run, does not repeat the runs that it holds, and prints the tables of docs/drift.md. What the engine does
@@ -12,10 +12,10 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from megarl.observe.files import write_json_atomic  # noqa: E402 - megarl need not be installed
+from megarl.observe.files import write_atomic  # noqa: E402 - megarl need not be installed
 
 RESULTS = REPOSITORY / "benchmarks/corrections.json"
 DEMO = "recipes/demo/grpo_arithmetic.yaml"
@@ -35,10 +35,13 @@ SEEDS = (0, 1, 2)
 STEPS, LAST = 20, 5
 TIMEOUT_S = 1200
 MISMATCHES: dict[str, tuple[list[str], list[str]]] = {
-    "1.0 against 2.0": (["--weight-bits", "4", "--input-bits", "4", "--temperature", "2"], []),
+    "1.0 against 2.0": (
+        ["--weight-bits", "4", "--input-bits", "4", "--temperature", "2"],
+        ["rl.optimizer.lr=1e-3"],
+    ),
     "0.8 against 1.0": (
         ["--weight-bits", "4", "--input-bits", "3", "--temperature", "1.25"],
-        ["rollout.temperature=0.8"],
+        ["rollout.temperature=0.8", "rl.optimizer.lr=7e-4"],
     ),
 }
 """What the engine does otherwise, and overrides, by the temperatures of trainer and engine."""
@@ -49,7 +52,6 @@ SIZES = [
     "rl.prompts_per_step=32",
     "rl.updates_per_step=4",
     "rl.micro_batch_size=64",
-    "rl.optimizer.lr=1e-3",
     "rl.measure_reference=false",
     "evaluate.samples_per_prompt=16",
     "evaluate.ks=[1]",
@@ -70,9 +72,12 @@ WAYS: dict[str, list[str]] = {
     "geometric": [DECOUPLED, "rl.correction.reject_geometric=[0.909,1.1]"],
     "k2_5": K2_5,
     MATCHED: [],
+    "k2_5, band 0.5 to 5": [*K2_5, "rl.objective.ratio_low=0.5", "rl.objective.ratio_high=5"],
     "auto": ["drift.correction=auto"],
 }
 """Overrides by name. k2_5's own ratio is policy / engine, so that its band is the correction."""
+ONE_SEED = (MATCHED, "k2_5, band 0.5 to 5", "auto")
+"""What is run with the first seed alone, once the others are there."""
 SERIES = {
     "reward/mean": "reward",
     "policy/entropy": "entropy",
@@ -97,7 +102,6 @@ def measure(mismatch: str, way: str, seed: int, folder: Path) -> dict[str, Any]:
     engine, own = MISMATCHES[mismatch]
     engine = [] if way == MATCHED else engine
     overrides = [*SIZES, *own, *WAYS[way], f"seed={seed}"]
-    began = time.monotonic()
     subprocess.run(
         [sys.executable, "benchmarks/mismatched.py", *engine, DEMO, *overrides, f"output_dir={output}"],
         cwd=REPOSITORY,
@@ -109,7 +113,6 @@ def measure(mismatch: str, way: str, seed: int, folder: Path) -> dict[str, Any]:
     return {
         **series_of(_lines(output / "metrics.jsonl")),
         **pass_at_1_of(output),
-        "seconds": round(time.monotonic() - began, 1),
         "engine": engine,
         "overrides": overrides,
     }
@@ -179,6 +182,12 @@ def _last(runs: Sequence[dict[str, Any]], name: str) -> float:
     return fmean(value for run in runs for value in run[name][-LAST:] if value is not None)
 
 
+def as_text(report: dict[str, Any]) -> bytes:
+    """JSON with a run's series a line each, or the file would have a line a number."""
+    text = json.dumps(report, indent=1)
+    return re.sub(r"\[[^\[\]{}]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text).encode() + b"\n"
+
+
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
     libraries = {name: version(name) for name in ("torch", "megatron-core", "transformers")}
@@ -191,28 +200,34 @@ def machine() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures what is missing, seed by seed, and prints the table."""
+    """Measures what is missing and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="run nothing")
-    only_table = parser.parse_args().table
+    parser.add_argument("--mismatch", choices=MISMATCHES, help="only this one")
+    parser.add_argument("ways", nargs="*", choices=[[], *WAYS], metavar="correction", help="only these")
+    arguments = parser.parse_args()
+    mismatches = [arguments.mismatch] if arguments.mismatch else list(MISMATCHES)
+    wanted = [] if arguments.table else [run for run in runs(arguments.ways or list(WAYS)) if run[0] in mismatches]
     results: dict[str, Any] = json.loads(RESULTS.read_text())["results"] if RESULTS.exists() else {}
-    for mismatch, way, seed in [] if only_table else missing(results):
+    for mismatch, way, seed in wanted:
+        if str(seed) in results.get(mismatch, {}).get(way, {}):
+            continue
         with tempfile.TemporaryDirectory() as folder:
             found = measure(mismatch, way, seed, Path(folder))
         results.setdefault(mismatch, {}).setdefault(way, {})[str(seed)] = found
         report = {"command": "python benchmarks/corrections.py", "machine": machine(), "results": results}
-        write_json_atomic(RESULTS, report)
-        print(
-            f"{mismatch}, {way}, seed {seed}: {found['pass_at_1']}, {found['seconds']} s", file=sys.stderr, flush=True
-        )
+        write_atomic(RESULTS, as_text(report))
+        print(f"{mismatch}, {way}, seed {seed}: {found['pass_at_1']}", file=sys.stderr, flush=True)
     for mismatch in results:
         print(f"{mismatch}\n\n{table(results[mismatch])}\n")
 
 
-def missing(results: dict[str, Any]) -> list[tuple[str, str, int]]:
-    """The runs that are not there, seed by seed."""
-    wanted = [(mismatch, way, seed) for mismatch in MISMATCHES for seed in SEEDS for way in WAYS]
-    return [(m, way, seed) for m, way, seed in wanted if str(seed) not in results.get(m, {}).get(way, {})]
+def runs(ways: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Mismatch, correction and seed of every run of these corrections: seed by seed, and last what has only one."""
+    several = [
+        (mismatch, way, seed) for mismatch in MISMATCHES for seed in SEEDS for way in ways if way not in ONE_SEED
+    ]
+    return several + [(mismatch, way, SEEDS[0]) for mismatch in MISMATCHES for way in ways if way in ONE_SEED]
 
 
 if __name__ == "__main__":
