@@ -41,6 +41,9 @@ def joined_world(environment: Mapping[str, str] = os.environ) -> Joined | None:
         joined = Joined(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
     elif int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         joined = Joined(int(environment["SLURM_PROCID"]), int(environment["SLURM_STEP_NUM_TASKS"]))
+        if RENDEZVOUS in environment:
+            # loopback, which megarl's own launcher means without it, would leave the other nodes to wait
+            _need(RENDEZVOUS_HOST, f"{RENDEZVOUS} is there", environment)
     else:
         return None
     if RENDEZVOUS not in environment and joined.world_size > 1:
