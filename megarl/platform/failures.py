@@ -53,18 +53,18 @@ def _note_for_torchrun(error: BaseException, file: Path) -> Failure | None:
     """In the file whose error torchrun prints; the files of its ranks on one node lie in folders side by side.
 
     Of ranks that have ended when it looks, torchrun tells the first by whole seconds, and of a killed one it knows no
-    more than that it has ended. So this rank, unless the mistake is the user's, ends only when torchrun has looked.
+    more than that it has ended. So this rank, unless the mistake is the user's, notes its error, with the time, and
+    ends only when torchrun has looked.
     """
+    if not isinstance(error, UserError):
+        time.sleep(_LOOKED_S)
     others = [path for path in file.parent.parent.glob(f"*/{file.name}") if path != file]
     found = sorted((path.stat().st_mtime_ns, path) for path in others)
     if not found:
         from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
         get_error_handler().record_exception(error)
-    if isinstance(error, UserError):
-        return None
-    time.sleep(_LOOKED_S)
-    if not found:
+    if not found or isinstance(error, UserError):
         return None
     when, path = found[0]
     try:
