@@ -86,6 +86,10 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> No
     if isinstance(config.get("extra_special_tokens"), list):
         config["additional_special_tokens"] = config.pop("extra_special_tokens")
     config["model_input_names"] = ["input_ids", "attention_mask"]
+    # beside some models' config.json transformers loads that family's own class, which adds its default of each that
+    # is not named here to the vocabulary
+    for name in ("bos_token", "unk_token"):
+        config.setdefault(name, None)
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -10,9 +10,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from megarl.config.data import DataConfig
 from megarl.config.errors import DataError, RecipeError
 from megarl.config.model import ModelConfig, TokenizerConfig
+from megarl.config.names import KNOWN_FAMILIES
 from megarl.config.rollout import RolloutConfig
 from megarl.config.schema import Recipe
 from megarl.config.training import SFTConfig
+from megarl.data.fingerprint import vocabulary_fingerprint
 from megarl.data.registry import build_source
 from megarl.data.tokenizer import build_tokenizer, check_prompt_lengths, decode, encode, save_tokenizer
 
@@ -92,6 +94,17 @@ def test_saved_tokenizer_loads_again(tmp_path: Path) -> None:
         assert (loaded.pad_token_id, loaded.eos_token_id, len(loaded)) == (0, 1, 30)
         with pytest.raises(DataError, match='character "x"'):
             encode(loaded, "x")
+
+
+@pytest.mark.parametrize("family", KNOWN_FAMILIES)
+def test_saved_beside_a_model_it_has_the_same_vocabulary(family: str, tmp_path: Path) -> None:
+    """What transformers makes of the folder depends on the model's config.json."""
+    save_tokenizer(CHARACTERS, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    loaded = load(tmp_path)
+    assert loaded.get_vocab() == CHARACTERS.get_vocab()
+    assert vocabulary_fingerprint(loaded) == vocabulary_fingerprint(CHARACTERS)
+    assert loaded.unk_token is None and loaded.bos_token is None
 
 
 def test_saving_twice_is_the_same(tmp_path: Path) -> None:
