@@ -1,6 +1,7 @@
 """`megarl drift diagnose DUMP [--model FOLDER]`."""
 
 import argparse
+import math
 from pathlib import Path
 
 from megarl.config.errors import UserError
@@ -42,8 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--responses={arguments.responses} leaves nothing to look at; give a number from 1.")
     if arguments.older and arguments.model is None:
         raise UserError("--older has weights from before --model, which is missing; give it.")
-    if arguments.temperature is not None and not arguments.temperature > 0:
-        raise UserError(f"--temperature={arguments.temperature} is not above 0; give what was sampled at.")
+    _check_sampled(arguments.temperature, arguments.top_p, arguments.top_k, arguments.stop_token_id)
     from megarl.diagnose.dump import diagnose_dump
     from megarl.dumps.responses import Sampled
 
@@ -56,3 +56,15 @@ def run(arguments: argparse.Namespace) -> int:
         responses=arguments.responses,
         asked=Sampled(arguments.temperature, arguments.top_p, arguments.top_k, arguments.stop_token_id),
     )
+
+
+def _check_sampled(temperature: float | None, top_p: float | None, top_k: int | None, stop: int | None) -> None:
+    """Refuses what nothing can have been sampled with."""
+    if temperature is not None and not 0 < temperature < math.inf:
+        raise UserError(f"--temperature={temperature} is no finite number above 0; give what was sampled at.")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise UserError(f"--top-p={top_p} is not above 0 and up to 1; give 1 for the whole vocabulary.")
+    if top_k is not None and top_k < 0:
+        raise UserError(f"--top-k={top_k} is below 0; give 0 for the whole vocabulary.")
+    if stop is not None and stop < 0:
+        raise UserError(f"--stop-token-id={stop} is below 0; give the id of the token that ends a response.")

@@ -78,6 +78,30 @@ def test_options_that_contradict_the_dump_are_refused(
     assert "--older has weights from before --model" in refused(capsys, dump, "--older", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", 0.0), ("temperature", float("inf")), ("top_p", 1.5), ("top_k", -1)]
+)
+def test_a_dump_of_what_nothing_is_sampled_with_is_refused(
+    rollouts: Rollouts, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: float
+) -> None:
+    dump = write(tmp_path / "a.parquet", rollouts, **{name: [value] * len(rollouts.ids_BT)})
+    assert f"says {name}={value}, which no response is sampled with" in refused(capsys, dump)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"--temperature={value}" for value in ("nan", "inf", "0.0", "-1.0")),
+        *(f"--top-p={value}" for value in ("nan", "0.0", "-1.0", "1.5")),
+        *("--top-k=-1", "--stop-token-id=-1", "--responses=0"),
+    ],
+)
+def test_what_nothing_was_sampled_with_is_refused_before_the_dump_is_read(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"megarl: error: {words} " in refused(capsys, "nothing.parquet", words)
+
+
 def test_a_column_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pq.write_table(pa.table({"response_ids": [[1]]}), tmp_path / "other.parquet")
     assert "has the columns response_ids, which no known dump has" in refused(capsys, tmp_path / "other.parquet")
