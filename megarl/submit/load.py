@@ -46,7 +46,7 @@ def load_profile(path: Path, settings: Sequence[str] = ()) -> Profile:
             OmegaConf.structured(Profile), *(OmegaConf.create(layer.tree) for layer in layers)
         )
         tree: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
-    except (OmegaConfBaseException, TypeError) as error:
+    except (OmegaConfBaseException, TypeError, RecursionError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise ProfileError(f"{path} cannot be read as a profile: {reason}; mend it there.") from error
     origin = sources(tree, layers)
@@ -72,7 +72,8 @@ def check(profile: Profile) -> None:
         name = option.removeprefix("--").partition("=")[0]
         if not _OPTION.fullmatch(option):
             raise ProfileError(f"sbatch={in_words(option)} is no option of sbatch; write it as --name=value.")
-        if name in _OWNED:
+        # sbatch takes an option that is cut short for the one that begins so
+        if any(owned.startswith(name) for owned in _OWNED):
             raise ProfileError(f"sbatch={in_words(option)} sets what another key or megarl sets; leave it out.")
     for variable in profile.environment:
         if not _VARIABLE.fullmatch(variable):
