@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import tempfile
 from pathlib import Path
 
@@ -44,21 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the drift, its floor and its causes; the exit code is 1 where there is a cause."""
     from megarl.config.load import load_recipe
+    from megarl.config.yaml_text import format_value
 
     _check(arguments)
     overrides = list(arguments.overrides)
     if arguments.engine in _ENGINES:
         overrides.append(f"rollout.engine={arguments.engine}")
     elif arguments.engine is not None:
-        overrides.append(f"engine.urls=[{arguments.engine}]")
+        overrides.append(f"engine.urls={format_value([arguments.engine])}")
     with tempfile.TemporaryDirectory(prefix="megarl-trainer-") as folder:
         if arguments.trainer is not None:
             weights = arguments.trainer
-            if not (weights / "config.json").is_file():
+            if not os.path.isfile(weights / "config.json"):
                 from megarl.loop.convert import convert
 
                 convert(arguments.trainer, weights := Path(folder) / "model", _SHARD_BYTES, name="--trainer")
-            overrides.append(f"model.init_from={weights}")
+            overrides.append(f"model.init_from={format_value(str(weights))}")
         loaded = load_recipe(arguments.recipe, overrides)
         if arguments.keep_weights and not loaded.recipe.engine.urls:
             raise UserError("--keep-weights is of a running server, and engine.urls is empty; give --engine=URL.")
@@ -85,8 +87,14 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.responses < 1:
         raise UserError(f"--responses={arguments.responses} leaves nothing to measure; give a number from 1.")
     if temperature is not None and not 0 < temperature < math.inf:
-        raise UserError(f"--engine-temperature={temperature} is not above 0; give a number such as 1.0.")
+        raise UserError(f"--engine-temperature={temperature} is no finite number above 0; give one such as 1.0.")
     if top_p is not None and not 0 < top_p <= 1:
         raise UserError(f"--engine-top-p={top_p} is not above 0 and up to 1; give 1 for the whole vocabulary.")
     if top_k is not None and top_k < 0:
         raise UserError(f"--engine-top-k={top_k} is below 0; give 0 for the whole vocabulary.")
+    # before a checkpoint is converted for it
+    if arguments.prompts is not None and not os.path.isfile(arguments.prompts):
+        raise UserError(f"--prompts={arguments.prompts} is not a file; give a text file, JSONL or parquet.")
+    for folder in arguments.older:
+        if not os.path.isfile(folder / "config.json"):
+            raise UserError(f"--older={folder} holds no config.json; give a folder in Hugging Face layout.")
