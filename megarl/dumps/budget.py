@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -60,8 +61,8 @@ def read_budget(path: Path) -> Budget:
 
 def budget_beside(dump: Path) -> Path | None:
     """Where a budget lies beside a dump: in the folder of the dumps or in the run's; None where there is none."""
-    folder = dump if dump.is_dir() else dump.parent
-    return next((path for path in (folder / BUDGET_FILE, folder.parent / BUDGET_FILE) if path.is_file()), None)
+    folder = dump if os.path.isdir(dump) else dump.parent
+    return next((path for path in (folder / BUDGET_FILE, folder.parent / BUDGET_FILE) if os.path.isfile(path)), None)
 
 
 def _part(told: Any) -> Part:
