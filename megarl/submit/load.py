@@ -26,6 +26,8 @@ _OWNED = (
     *("reservation", "constraint", "dependency", "wrap", "chdir", "kill-on-invalid-dep", "exclude", "parsable", "wait"),
 )
 """Options of sbatch that the profile's other keys, or megarl, decide."""
+_WHOLE = ("gpus",)
+"""Options of its own with which one of those begins."""
 
 
 def load_profile(path: Path, settings: Sequence[str] = ()) -> Profile:
@@ -73,7 +75,7 @@ def check(profile: Profile) -> None:
         if not _OPTION.fullmatch(option):
             raise ProfileError(f"sbatch={in_words(option)} is no option of sbatch; write it as --name=value.")
         # sbatch takes an option that is cut short for the one that begins so
-        if any(owned.startswith(name) for owned in _OWNED):
+        if name not in _WHOLE and any(owned.startswith(name) for owned in _OWNED):
             raise ProfileError(f"sbatch={in_words(option)} sets what another key or megarl sets; leave it out.")
     for variable in profile.environment:
         if not _VARIABLE.fullmatch(variable):
