@@ -60,7 +60,7 @@ def open_dump(path: Path) -> Dump:
     if not os.path.isdir(path):
         if not os.path.isfile(path):
             raise DumpError(
-                f"{path} is not there, or in no folder that you may read; name a dump file, or a folder of dumps."
+                f"{path} does not exist, or lies where you may not look; name a dump file, or a folder of dumps."
             )
         if path.suffix not in SUFFIXES:
             raise DumpError(f"{path} is no .parquet, .jsonl or .pt file; those are the dumps that can be read.")

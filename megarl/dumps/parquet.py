@@ -31,7 +31,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
         DumpError: it is not there, cut short, or no parquet.
     """
     if not os.path.exists(path):
-        raise DumpError(f"{path} is not there, or in no folder that you may read; name a dump file.")
+        raise DumpError(f"{path} does not exist, or lies where you may not look; name a dump file.")
     try:
         return pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:

@@ -10,6 +10,7 @@ import pytest
 from megarl.cli import main
 
 DEMO = "recipes/demo/grpo_arithmetic.yaml"
+FILE = "recipes/demo/grpo_file.yaml"
 LONG = "x" * 300
 
 
@@ -18,7 +19,7 @@ LONG = "x" * 300
     [
         (["plan", DEMO, f"model.init_from={LONG}"], "model.init_from"),
         (["plan", DEMO, f"tokenizer={{kind: hf, path: {LONG}}}"], "tokenizer.path"),
-        (["plan", DEMO, "data.source=file", f"data.path={LONG}.jsonl"], "data.path"),
+        (["plan", FILE, f"data.path={LONG}.jsonl"], "data.path"),
         (["train", DEMO, f"output_dir={LONG}"], "output_dir"),
         (["drift", "diagnose", LONG], ""),
         (["drift", "report", LONG], ""),
@@ -29,9 +30,9 @@ LONG = "x" * 300
 def test_they_are_one_sentence(
     arguments: list[str], name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = Path(DEMO).resolve()
+    absolute = [str(Path(word).resolve()) if word in (DEMO, FILE) else word for word in arguments]
     monkeypatch.chdir(tmp_path)
-    assert main([str(recipe) if word == DEMO else word for word in arguments]) == 2
+    assert main(absolute) == 2
     said = capsys.readouterr().err
     assert said.startswith("megarl: error: ") and said.count("\n") == 1 and f"{name}" in said
     assert list(tmp_path.iterdir()) == []
