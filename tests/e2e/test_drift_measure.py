@@ -60,7 +60,10 @@ def test_a_mistake_is_one_sentence(words: str, capsys: pytest.CaptureFixture[str
     assert said.startswith("megarl: error: ") and said.count("\n") == 1 and words.split("=")[0] in said
 
 
-@pytest.mark.parametrize("engine", ["", "a,b", "[]", "null", "http://127.0.0.1:8000]", "ftp://127.0.0.1:8000"])
+@pytest.mark.parametrize(
+    "engine",
+    ["", "a,b", "[]", "null", "http://127.0.0.1:8000]", "http://127.0.0.1:99999", "http://h:a", "ftp://127.0.0.1:80"],
+)
 def test_an_engine_that_is_no_address_is_refused_as_it_was_given(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
