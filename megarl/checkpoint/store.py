@@ -159,9 +159,10 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], str | None]:
     """What a checkpoint's manifest says, and what is wrong with it; then it says nothing."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-    except (OSError, ValueError) as error:
+        is_whole = isinstance(manifest, dict) and _manifest_digest(manifest) == manifest.get("digest")
+    except (OSError, ValueError, RecursionError) as error:
         return {}, f"its manifest cannot be read ({error})"
-    if not isinstance(manifest, dict) or _manifest_digest(manifest) != manifest.get("digest"):
+    if not is_whole:
         return {}, f"{MANIFEST} is not what was written"
     return manifest, None
 

@@ -1,5 +1,6 @@
 """Cross-field checks of the data source and the reward."""
 
+import os
 from pathlib import Path
 
 from megarl.config.names import KNOWN_REWARDS, is_dotted_path, nearest
@@ -21,7 +22,7 @@ def file_source_has_files(recipe: Recipe) -> None:
             continue
         if Path(path).suffix not in _SUFFIXES:
             raise refusal(name, path, "is neither .jsonl nor .parquet", "convert the file to one of them")
-        if not Path(path).is_file():
+        if not os.path.isfile(path):
             raise refusal(name, path, "is not a file", "check the path, which is relative to the working folder")
 
 

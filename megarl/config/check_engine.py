@@ -14,15 +14,15 @@ _HEAD_SIZES = (32, 64, 80, 96, 112, 128, 192, 256)
 def urls_are_servers(recipe: Recipe) -> None:
     """Each URL is of a server, on this machine unless remote ones are allowed, which then need a token."""
     for url in recipe.engine.urls:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+        parts = _address(url)
+        if parts is None:
             raise refusal("engine.urls", url, "is no server's address", "write it as http://127.0.0.1:8000")
         if parts.username is not None or parts.password is not None:
             reason = "holds a password, which logs and dumps of the recipe would show"
             raise refusal(
                 "engine.urls", _without_password(parts), reason, f"set {recipe.engine.token_variable} instead"
             )
-        if is_loopback(parts.hostname):
+        if is_loopback(parts.hostname or ""):
             continue
         if not recipe.engine.allow_remote:
             reason = "is on another machine, whose servers anybody on the network may reach"
@@ -30,6 +30,16 @@ def urls_are_servers(recipe: Recipe) -> None:
         if not os.environ.get(recipe.engine.token_variable):
             reason = f"is on another machine and the environment has no {recipe.engine.token_variable}"
             raise refusal("engine.urls", url, reason, "set that variable to the server's token")
+
+
+def _address(url: str) -> SplitResult | None:
+    """The parts of a server's URL; None where it is none, such as with half a bracket or a port above 65535."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and parts.path in ("", "/") and parts.port != 0
+    except ValueError:
+        return None
+    return parts if is_one and parts.hostname else None
 
 
 def arguments_leave_the_recipe_its_own(recipe: Recipe) -> None:

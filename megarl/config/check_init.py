@@ -1,5 +1,6 @@
 """The folder of starting weights: it gives the shape that a recipe leaves out, and holds the one that it has."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def check_vocabulary(recipe: Recipe, vocab_size: int) -> None:
 
 
 def _shape(folder: str) -> dict[str, Any]:
-    if not Path(folder).is_dir():
+    if not os.path.isdir(folder):
         raise refusal("model.init_from", folder, "is not a folder", "give the folder of a downloaded model")
     held = read_config(folder)
     refuse_other_architectures(folder, held)

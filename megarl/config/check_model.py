@@ -1,6 +1,6 @@
 """Cross-field checks of the policy's shape, its layout over processes, and its tokenizer."""
 
-from pathlib import Path
+import os
 
 from megarl.config.check_init import init_folder_is_this_model
 from megarl.config.refusal import refusal
@@ -110,7 +110,7 @@ def tokenizer_path_fits_kind(recipe: Recipe) -> None:
         return
     if path is None:
         raise refusal("tokenizer.path", None, "is needed with tokenizer.kind=hf", "give the tokenizer's folder")
-    if not Path(path).is_dir():
+    if not os.path.isdir(path):
         raise refusal("tokenizer.path", path, "is not a folder", "give the folder of a Hugging Face tokenizer")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -66,7 +67,7 @@ def read_texts(key: str, path: str, columns: Mapping[str, str]) -> list[tuple[in
     suffix = Path(path).suffix
     if suffix not in (".jsonl", ".parquet"):
         raise DataError(f"{key}={path} is neither .jsonl nor .parquet; convert the file to one of them.")
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise DataError(f"{key}={path} is not a file; check the path, which is relative to the working folder.")
     records = _jsonl_records(path) if suffix == ".jsonl" else _parquet_records(path, columns)
     unit = "line" if suffix == ".jsonl" else "row"
@@ -77,7 +78,11 @@ def read_texts(key: str, path: str, columns: Mapping[str, str]) -> list[tuple[in
 
 
 def _jsonl_records(path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    with open(path, "rb") as file:
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below, where errors are of its lines
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); mend its permissions or give another.") from error
+    with file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue

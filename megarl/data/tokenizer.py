@@ -1,6 +1,7 @@
 """Text to token ids and back."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,17 +28,21 @@ _EXCERPT = 60
 """Characters of a text that a message shows."""
 
 
-def build_tokenizer(cfg: TokenizerConfig) -> PreTrainedTokenizerFast:
+def build_tokenizer(cfg: TokenizerConfig, key: str = "tokenizer.path") -> PreTrainedTokenizerFast:
     """The recipe's tokenizer; it has an end token and a padding token.
 
     Of kind 'characters': <pad> is 0, <eos> is 1, then come the alphabet and the words, each in its order; a word is
     matched before characters, the longest first; there is no unknown token. Of kind 'hf': what `path` holds, where a
     missing padding token is made the end token, which no code here may then tell from the end of a text.
 
+    Args:
+        cfg: says which.
+        key: what the user gave the folder as, for refusals.
+
     Raises:
         RecipeError: an alphabet or word twice, a folder that holds no fast tokenizer, or one without an end token.
     """
-    return _characters(cfg) if cfg.kind == "characters" else _from_folder(cfg.path)
+    return _characters(cfg) if cfg.kind == "characters" else _from_folder(cfg.path, key)
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -159,23 +164,23 @@ def _characters(cfg: TokenizerConfig) -> PreTrainedTokenizerFast:
     )
 
 
-def _from_folder(path: str | None) -> PreTrainedTokenizerFast:
-    if path is None or not Path(path).is_dir():
-        raise refusal("tokenizer.path", path, "is not a folder", "give the folder of a Hugging Face tokenizer")
+def _from_folder(path: str | None, key: str) -> PreTrainedTokenizerFast:
+    if path is None or not os.path.isdir(path):
+        raise refusal(key, path, "is not a folder", "give the folder of a Hugging Face tokenizer")
     # imported here: it loads seconds of models' code, which a tokenizer of characters has no use for
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     # what is raised depends on the broken file, and tokenizers raises a bare Exception
     except Exception as error:
         first_line = str(error).split("\n")[0]
-        raise refusal("tokenizer.path", path, f"holds no tokenizer ({first_line})", "check the folder") from error
+        raise refusal(key, path, f"holds no tokenizer ({first_line})", "check the folder") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         reason = f"holds a {type(tokenizer).__name__}, which has no tokenizer.json"
-        raise refusal("tokenizer.path", path, reason, "save it as a fast tokenizer")
+        raise refusal(key, path, reason, "save it as a fast tokenizer")
     if tokenizer.eos_token_id is None:
-        raise refusal("tokenizer.path", path, "holds a tokenizer without an eos_token", "name one in its config")
+        raise refusal(key, path, "holds a tokenizer without an eos_token", "name one in its config")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

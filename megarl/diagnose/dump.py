@@ -1,5 +1,6 @@
 """`megarl drift diagnose`: a dump of a run, alone or with the weights that its trainer scored with."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def diagnose_dump(
     if model is None:
         diagnosis = diagnose_alone(read_reported(dump, responses, asked))
     else:
-        if (model / "tokenizer.json").is_file():
+        if os.path.isfile(model / "tokenizer.json"):
             tokenizer_of(dump, model, "--model")
         rollouts = read_rollouts(dump, responses or _RESPONSES, asked)
         precision = dtype or _dtype(dump)

@@ -6,9 +6,12 @@ from typing import Any
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from megarl.config.refusal import refusal
 from megarl.diagnose.transformers_model import DTYPES
 from megarl.drift.diagnosis.computation import Dtype
 from megarl.megatron.hf_model import check_hf_model
+
+_FIX = "give a folder with all weights of a causal language model"
 
 
 def load_model(folder: Path, dtype: Dtype, key: str) -> Any:
@@ -20,4 +23,20 @@ def load_model(folder: Path, dtype: Dtype, key: str) -> Any:
     check_hf_model(folder, key)
     # transformers' bar, over weights that are there in a moment
     disable_progress_bar()
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], attn_implementation="sdpa").eval()
+    try:
+        model, told = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=DTYPES[dtype],
+            attn_implementation="sdpa",
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    # what is raised depends on the broken file
+    except Exception as error:
+        first_line = str(error).strip().split("\n")[0].rstrip(".")
+        raise refusal(key, str(folder), f"holds no model ({first_line})", _FIX) from error
+    # transformers makes up what a file does not have, and says so only in a warning
+    if missing := sorted(told["missing_keys"]):
+        raise refusal(key, str(folder), f"lacks {len(missing)} of its model's tensors, such as {missing[0]}", _FIX)
+    return model.eval()

@@ -1,5 +1,6 @@
 """A dump's responses as a diagnosis takes them: flat where it is looked at alone, padded for a model."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -123,6 +124,7 @@ def _one_way(path: Path, ways: Sequence[Sampled], asked: Sampled) -> Sampled:
     if len(told) > 1:
         raise DumpError(f"{path} was sampled in {len(told)} ways (temperature, top_p, top_k); diagnose one at a time.")
     said = told.pop()
+    _check_way(path, said)
     found = {}
     for name in (field.name for field in fields(Sampled)):
         own, given = getattr(said, name), getattr(asked, name)
@@ -131,6 +133,20 @@ def _one_way(path: Path, ways: Sequence[Sampled], asked: Sampled) -> Sampled:
             raise DumpError(f"{path} says {name}={own}, not {option}={given}; leave the option out.")
         found[name] = given if own is None else own
     return Sampled(**found)
+
+
+def _check_way(path: Path, way: Sampled) -> None:
+    """Refuses a dump that says what nothing is sampled with, such as the temperature 0 of a greedy choice."""
+    fits = {
+        "temperature": way.temperature is None or 0 < way.temperature < math.inf,
+        "top_p": way.top_p is None or 0 < way.top_p <= 1,
+        "top_k": way.top_k is None or way.top_k >= 0,
+    }
+    if wrong := next((name for name, is_fit in fits.items() if not is_fit), None):
+        raise DumpError(
+            f"{path} says {wrong}={getattr(way, wrong)}, which no response is sampled with; name a dump of responses "
+            "that were drawn."
+        )
 
 
 def _sampling(way: Sampled) -> Sampling | None:

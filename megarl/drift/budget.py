@@ -69,7 +69,7 @@ class Budget:
     @property
     def remainder_error(self) -> float:
         """Its standard error were the parts independent: they are measured on the same tokens, which makes it less."""
-        return math.sqrt(sum(part.k3_error**2 for part in (self.total, *self.parts)))
+        return math.hypot(*(part.k3_error for part in (self.total, *self.parts)))
 
 
 def part(name: str, switched: str, log_ratio_N: Tensor, rows_N: Tensor) -> Part:

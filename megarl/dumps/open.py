@@ -1,5 +1,6 @@
 """Opens a dump, whoever wrote it: a file, or a folder of files. The one door that every reader takes."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -56,9 +57,11 @@ def open_dump(path: Path) -> Dump:
     Raises:
         DumpError: there is no dump, or none of a known format, or it cannot be read.
     """
-    if not path.is_dir():
-        if not path.is_file():
-            raise DumpError(f"{path} does not exist; name a dump file, or a folder of dumps.")
+    if not os.path.isdir(path):
+        if not os.path.isfile(path):
+            raise DumpError(
+                f"{path} does not exist, or lies where you may not look; name a dump file, or a folder of dumps."
+            )
         if path.suffix not in SUFFIXES:
             raise DumpError(f"{path} is no .parquet, .jsonl or .pt file; those are the dumps that can be read.")
         return _megarl(path, [path]) if _is_megarls(path) else _of_others(path, [path])
@@ -72,7 +75,10 @@ def _is_megarls(file: Path) -> bool:
 
 def _others(folder: Path) -> list[Path]:
     """The files of another trainer, which names them by their steps."""
-    found = [file for file in folder.iterdir() if file.is_file() and file.suffix in SUFFIXES]
+    try:
+        found = [file for file in folder.iterdir() if file.is_file() and file.suffix in SUFFIXES]
+    except OSError as error:
+        raise DumpError(f"{folder} cannot be read ({error.strerror}); name another folder.") from error
     if not found or (folder / METRICS_FILE) in found:
         raise DumpError(
             f"{folder} holds no step-*.parquet, which a run writes with observe.dump_every above 0, and no dumps of "

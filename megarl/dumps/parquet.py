@@ -1,5 +1,6 @@
 """Reads megarl's own dumps, a few responses at a time."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +30,8 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     Raises:
         DumpError: it is not there, cut short, or no parquet.
     """
-    if not path.exists():
-        raise DumpError(f"{path} does not exist; name a dump file.")
+    if not os.path.exists(path):
+        raise DumpError(f"{path} does not exist, or lies where you may not look; name a dump file.")
     try:
         return pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:

@@ -71,6 +71,15 @@ class Header:
     megarl: str
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether what was read has the types above."""
+        texts = (self.run, self.recipe_hash, "" if self.tokenizer is None else self.tokenizer)
+        numbers = (self.step, self.schema_version)
+        return all(isinstance(text, str) for text in (*texts, self.engine, self.precision, self.megarl)) and all(
+            isinstance(number, int) for number in numbers
+        )
+
 
 def file_metadata(header: Header, pieces: Mapping[int, str]) -> dict[bytes, bytes]:
     """The metadata of a dump: its header, and the text of each token of its responses by id."""
@@ -82,11 +91,12 @@ def file_metadata(header: Header, pieces: Mapping[int, str]) -> dict[bytes, byte
 
 def parsed_header(raw: bytes) -> Header | None:
     """The header; None where it is not one."""
-    fields = _object(raw)
+    held = _object(raw)
     try:
-        return None if fields is None else Header(**fields)
+        header = None if held is None else Header(**held)
     except TypeError:
         return None
+    return header if header is not None and header.is_typed else None
 
 
 def parsed_pieces(raw: bytes | None) -> dict[int, str]:
@@ -98,6 +108,6 @@ def parsed_pieces(raw: bytes | None) -> dict[int, str]:
 def _object(raw: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -49,7 +49,7 @@ def tokenizer_of(dump: Dump, folder: Path, option: str) -> "PreTrainedTokenizerF
     from megarl.data.fingerprint import vocabulary_fingerprint
     from megarl.data.tokenizer import build_tokenizer
 
-    known = build_tokenizer(TokenizerConfig(kind="hf", path=str(folder)))
+    known = build_tokenizer(TokenizerConfig(kind="hf", path=str(folder)), option)
     fingerprint = vocabulary_fingerprint(known)
     if dump.tokenizer is not None and dump.tokenizer != fingerprint:
         raise DumpError(

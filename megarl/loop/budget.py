@@ -13,6 +13,7 @@ from megarl.config.schema import Recipe
 from megarl.drift.budget import Budget, Part, part
 from megarl.loop.budget_engine import engine_floor, engine_parts
 from megarl.loop.budget_trainer import FP32, Answers, Trainer, trainer_floors, trainer_parts
+from megarl.loop.engines import running_servers
 from megarl.loop.journal import Journal
 from megarl.loop.rl import rl_step
 from megarl.loop.run import Run, build_run
@@ -35,7 +36,8 @@ def budget(recipe: Recipe, responses: int, updates: int) -> Budget:
         updates: RL steps that the trainer is ahead of the engine's weights.
 
     Raises:
-        RecipeError: more than one process is asked for, or there is no drift to decompose.
+        RecipeError: more than one process is asked for, there is no drift to decompose, or no update to make.
+        UserError: a running server is not there or has other settings.
     """
     if recipe.parallel.world_size > 1:
         reason = "is more than drift budget runs"
@@ -43,12 +45,15 @@ def budget(recipe: Recipe, responses: int, updates: int) -> Budget:
     if recipe.precision.batch_invariant:
         reason = "leaves no drift but that of stale weights"
         raise refusal("precision.batch_invariant", True, reason, "set it to false to see what it takes away")
-    rl = replace(recipe.rl, steps=max(1, updates, recipe.rl.steps))
+    if recipe.rl.steps == 0 and updates > 0:
+        reason = f"has no updates to make, and --updates={updates} asks for some"
+        raise refusal("rl.steps", 0, reason, "set it above 0, or give --updates=0")
+    rl = replace(recipe.rl, steps=max(updates, recipe.rl.steps or _fewest_steps(recipe)))
     # bounds that end a run or skip its updates would leave nothing to decompose
     drift = replace(recipe.drift, warn={}, skip_update={}, stop={})
     layout = join_world(recipe.parallel, recipe.seed, recipe.precision.fp8.alignment)
     try:
-        with tempfile.TemporaryDirectory(prefix="megarl-budget-") as folder:
+        with running_servers(recipe, "asked"), tempfile.TemporaryDirectory(prefix="megarl-budget-") as folder:
             own = replace(
                 recipe, output_dir=folder, resume="auto", sft=replace(recipe.sft, steps=0), rl=rl, drift=drift
             )
@@ -61,6 +66,12 @@ def budget(recipe: Recipe, responses: int, updates: int) -> Budget:
             return _decomposed(run, generated)
     finally:
         leave_world()
+
+
+def _fewest_steps(recipe: Recipe) -> int:
+    """That the recipe's schedules fit in: an optimizer is built also where none of them is made."""
+    critic = recipe.rl.critic
+    return critic.warmup_steps + max(recipe.rl.optimizer.warmup_steps, critic.optimizer.warmup_steps) + 1
 
 
 @dataclass(frozen=True)

@@ -37,14 +37,14 @@ def convert(source: Path, target: Path, shard_bytes: int, *, name: str = SOURCE)
         UserError: the source is none of these or is damaged, or the target holds files or cannot be written.
     """
     target = _free_place(target)
-    if (source / "config.json").is_file():
+    if os.path.isfile(source / "config.json"):
         _reshard(source, target, shard_bytes)
-    elif (source / RUN_FILE).is_file():
+    elif os.path.isfile(source / RUN_FILE):
         found = CheckpointStore(source / CHECKPOINTS, keep=1).newest()
         if found is None:
             raise RunFolderError(f"{name}={in_words(str(source))} holds no checkpoint; train it further first.")
         _export(source, found[0], target, shard_bytes, name)
-    elif (source / MANIFEST).is_file() and (source.resolve().parent.parent / RUN_FILE).is_file():
+    elif os.path.isfile(source / MANIFEST) and os.path.isfile(source.resolve().parent.parent / RUN_FILE):
         if (damage := damage_of(source)) is not None:
             raise RunFolderError(f"{name}={in_words(str(source))} is damaged ({damage}); give another checkpoint.")
         _export(source.resolve().parent.parent, source, target, shard_bytes, name)

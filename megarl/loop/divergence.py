@@ -15,6 +15,7 @@ def count_nonfinite(run: Run, update: Update, model: str = "policy") -> None:
 
     Raises:
         DivergedError: `faults.nonfinite_updates` of them came in a row. On every rank, and nothing was saved since.
+        RunFolderError: a save in the background failed.
     """
     counts, limit = run.state.nonfinite_updates, run.recipe.faults.nonfinite_updates
     if update.tokens == 0:
@@ -26,6 +27,8 @@ def count_nonfinite(run: Run, update: Update, model: str = "policy") -> None:
     what = f"step {run.state.step + 1}: the loss or gradient of an update of the {model} is not finite (loss "
     what += f"{update.loss:g})"
     if counts[model] >= limit:
+        # a save that goes on in the background is of weights from before these updates: it is the newest to go on from
+        run.saver.finish()
         raise DivergedError(
             f"{what}, as that of faults.nonfinite_updates={limit} updates in a row; the checkpoints before it are "
             "finite: go on from the newest, or start anew with a lower learning rate."

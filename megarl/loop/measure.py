@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megarl.config.errors import UserError
-from megarl.config.refusal import in_words, refusal
+from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 from megarl.data.tokenizer import build_tokenizer, encode
 from megarl.diagnose.asked_again import AskedAgain
@@ -18,7 +17,7 @@ from megarl.diagnose.load import load_model
 from megarl.diagnose.show import show
 from megarl.diagnose.transformers_model import TransformersModel, built_from, trainer_dtype
 from megarl.drift.diagnosis import Diagnosis, Rollouts, Sampling, diagnose
-from megarl.loop.engines import engine_of
+from megarl.loop.engines import engine_of, running_servers
 from megarl.loop.measured_prompts import Asked
 from megarl.megatron.batch import on_targets, pad_batch
 from megarl.megatron.hf_folder import saved_weights
@@ -27,14 +26,10 @@ from megarl.megatron.weights import random_weights
 from megarl.megatron.world import Layout, join_world, leave_world
 from megarl.platform.platform import current
 from megarl.rollout.embedded import EmbeddedEngine
-from megarl.rollout.engine import EngineError, WeightsError
+from megarl.rollout.engine import WeightsError
 from megarl.rollout.fleet import Fleet
-from megarl.rollout.replica import ServerUnreachableError
 from megarl.rollout.types import Completion, Request
 from megarl.sync.push import LocalSync, ServedSync
-
-_REASON = 200
-"""Characters of a server's answer that a message shows."""
 
 
 def measure(recipe: Recipe, asked: Asked) -> int:
@@ -60,18 +55,11 @@ def measure(recipe: Recipe, asked: Asked) -> int:
     older = [load_model(folder, trainer_dtype(recipe), "--older") for folder in asked.older]
     layout = join_world(recipe.parallel, recipe.seed, recipe.precision.fp8.alignment)
     try:
-        diagnosis = _measured(recipe, asked, requests, older, layout)
+        with running_servers(recipe, "measured"):
+            diagnosis = _measured(recipe, asked, requests, older, layout)
     except WeightsError as error:
         print(f"The engine does not have the trainer's weights: {error}.")
         return 1
-    except (EngineError, ServerUnreachableError) as error:
-        if not recipe.engine.urls:
-            raise
-        reason = str(error).split("\n")[0][:_REASON]
-        raise UserError(
-            f"engine.urls={in_words(recipe.engine.urls)} cannot be measured ({reason}); start a server with this "
-            "recipe's settings, as docs/engines.md says."
-        ) from error
     finally:
         leave_world()
     show(diagnosis)

@@ -126,7 +126,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def _parsed(raw: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(raw.decode("utf-8"))
-    except ValueError:  # both UnicodeDecodeError and JSONDecodeError
+    except (ValueError, RecursionError):  # the first is both UnicodeDecodeError and JSONDecodeError
         return None
     return value if isinstance(value, dict) else None
 

@@ -1,5 +1,6 @@
 """The end of a run in one table, one JSON file and one picture."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -53,7 +54,7 @@ def read_run(folder: Path, purpose: str) -> tuple[list[dict[str, Any]], dict[str
     Raises:
         RunFolderError: `folder` does not exist, or one of the files is damaged.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise RunFolderError(f"The run folder {folder} does not exist, so there is nothing to {purpose}: name another.")
     return read_jsonl_tolerant(folder / METRICS_FILE), read_json(folder / EVALUATIONS_FILE)
 

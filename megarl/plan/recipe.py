@@ -88,7 +88,7 @@ def vocabulary(config: TokenizerConfig) -> int:
         tokens = tree["model"]["vocab"]
         texts = set(tokens) if isinstance(tokens, dict) else {token for token, _ in tokens}
         return len(texts | {token["content"] for token in tree.get("added_tokens", ())})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         reason = "holds no tokenizer.json whose tokens can be counted"
         raise refusal("tokenizer.path", config.path, reason, "give the number of tokens by --vocab-size") from error
 

@@ -6,6 +6,7 @@ from typing import Any
 import httpx2
 
 from megarl.config.errors import TokenError
+from megarl.config.refusal import in_words, shortened
 from megarl.rollout.engine import EngineError
 from megarl.rollout.replica import ServerUnreachableError
 
@@ -72,4 +73,19 @@ class Client:
             )
         if response.status_code != 200:
             raise EngineError(f"{self.url}{path} answered {response.status_code}: {response.text[:500]}")
-        return response.json() if response.content else None
+        try:
+            return response.json() if response.content else None
+        except (ValueError, RecursionError) as error:
+            raise EngineError(f"{self.url}{path} answered what is no JSON: {response.text[:500]}") from error
+
+
+def release_in(answer: Any, place: str) -> str:
+    """The release of its software that a server tells, as `version`. Args: place: that it was asked at.
+
+    Raises:
+        EngineError: it is no line of text.
+    """
+    release = answer.get("version") if isinstance(answer, dict) else None
+    if not isinstance(release, str) or not release or not release.isprintable():
+        raise EngineError(f"{place} tells no release of its software: {in_words(answer)}")
+    return shortened(release)

@@ -28,7 +28,7 @@ class Answer:
         """The answer in one line of a step's output; None where the line is something else."""
         try:
             held = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if not isinstance(held, dict) or not isinstance(held.get("node"), str) or "complaint" not in held:
             return None

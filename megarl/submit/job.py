@@ -1,6 +1,7 @@
 """What a template renders: one job's options, runs and commands, checked against each other."""
 
 import hashlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -221,7 +222,7 @@ def _staged(recipe: Recipe, profile: Profile) -> dict[str, Staged]:
         value: Any = recipe
         for name in dotted.split("."):
             value = getattr(value, name)
-        if not isinstance(value, str) or not Path(value).exists():
+        if not isinstance(value, str) or not os.path.exists(value):
             raise ProfileError(
                 f"staging.keys={dotted} is {in_words(value)} in the recipe, which is no path; leave it out."
             )

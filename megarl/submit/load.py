@@ -26,6 +26,8 @@ _OWNED = (
     *("reservation", "constraint", "dependency", "wrap", "chdir", "kill-on-invalid-dep", "exclude", "parsable", "wait"),
 )
 """Options of sbatch that the profile's other keys, or megarl, decide."""
+_WHOLE = ("gpus",)
+"""Options of its own with which one of those begins."""
 
 
 def load_profile(path: Path, settings: Sequence[str] = ()) -> Profile:
@@ -46,7 +48,7 @@ def load_profile(path: Path, settings: Sequence[str] = ()) -> Profile:
             OmegaConf.structured(Profile), *(OmegaConf.create(layer.tree) for layer in layers)
         )
         tree: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
-    except (OmegaConfBaseException, TypeError) as error:
+    except (OmegaConfBaseException, TypeError, RecursionError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise ProfileError(f"{path} cannot be read as a profile: {reason}; mend it there.") from error
     origin = sources(tree, layers)
@@ -72,7 +74,8 @@ def check(profile: Profile) -> None:
         name = option.removeprefix("--").partition("=")[0]
         if not _OPTION.fullmatch(option):
             raise ProfileError(f"sbatch={in_words(option)} is no option of sbatch; write it as --name=value.")
-        if name in _OWNED:
+        # sbatch takes an option that is cut short for the one that begins so
+        if name not in _WHOLE and any(owned.startswith(name) for owned in _OWNED):
             raise ProfileError(f"sbatch={in_words(option)} sets what another key or megarl sets; leave it out.")
     for variable in profile.environment:
         if not _VARIABLE.fullmatch(variable):

@@ -2,10 +2,11 @@
 
 import re
 
+# more digits than SLURM's 32 bits would take
 _FORMS = (
-    r"(?P<minutes>\d+)(:(?P<seconds>\d+))?",
-    r"(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+)",
-    r"(?P<days>\d+)-(?P<hours>\d+)(:(?P<minutes>\d+)(:(?P<seconds>\d+))?)?",
+    r"(?P<minutes>\d{1,9})(:(?P<seconds>\d{1,9}))?",
+    r"(?P<hours>\d{1,9}):(?P<minutes>\d{1,9}):(?P<seconds>\d{1,9})",
+    r"(?P<days>\d{1,9})-(?P<hours>\d{1,9})(:(?P<minutes>\d{1,9})(:(?P<seconds>\d{1,9}))?)?",
 )
 _UNITS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 _NONE = ("UNLIMITED", "INFINITE")

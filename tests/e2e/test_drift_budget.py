@@ -88,6 +88,11 @@ def test_the_planted_cause_has_the_largest_share(tmp_path: Path, planted: list[s
         (["--json", "docs"], "--json=docs is a folder;"),
         (["parallel.world_size=2"], "parallel.world_size=2"),
         (["precision.batch_invariant=true"], "precision.batch_invariant=true"),
+        (["rl.steps=0", "--updates", "1"], "rl.steps=0"),
+        (
+            ["rollout.engine=vllm", "engine.urls=[http://127.0.0.1:9]", "engine.start_timeout_s=1"],
+            'engine.urls=["http://127.0.0.1:9"] cannot be asked (',
+        ),
     ],
 )
 def test_mistakes_are_refused(tmp_path: Path, arguments: list[str], complaint: str) -> None:
@@ -100,4 +105,10 @@ def test_mistakes_are_refused(tmp_path: Path, arguments: list[str], complaint: s
         check=False,
     )
     assert ran.returncode == 2
-    assert ran.stderr.startswith(f"megarl: error: {complaint} ")
+    assert ran.stderr.startswith(f"megarl: error: {complaint}") and ran.stderr.count("\n") == 1
+
+
+def test_a_recipe_without_rl_steps_has_a_budget_too(tmp_path: Path) -> None:
+    """Its optimizer is built and not used; the recipe's warm-up is longer than no steps."""
+    found = budget_of(tmp_path, "rl.steps=0", "rl.optimizer.warmup_steps=20", "--responses", "4")
+    assert list(sizes(found)) == ["kernel"]

@@ -1,5 +1,6 @@
 """`megarl drift measure` with the engine that needs no server: Megatron against transformers."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,25 @@ def test_a_mistake_is_one_sentence(words: str, capsys: pytest.CaptureFixture[str
     assert main(["drift", "measure", DEMO, words]) == 2
     said = capsys.readouterr().err
     assert said.startswith("megarl: error: ") and said.count("\n") == 1 and words.split("=")[0] in said
+
+
+@pytest.mark.parametrize(
+    "engine",
+    ["", "a,b", "[]", "null", "http://127.0.0.1:8000]", "http://127.0.0.1:99999", "http://h:a", "ftp://127.0.0.1:80"],
+)
+def test_an_engine_that_is_no_address_is_refused_as_it_was_given(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["drift", "measure", DEMO, "rollout.engine=vllm", f"--engine={engine}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("megarl: error: engine.urls=") and said.count("\n") == 1 and engine in said
+
+
+@pytest.mark.parametrize("name", ["[x]", "1e5", "null", "a: b #c", "$" + "{oc.env:HOME}", "it's", "x" * 300])
+def test_the_trainers_folder_may_have_any_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = tmp_path / name
+    if len(name) < 100:
+        shutil.copytree("tests/data/base", trainer)
+    assert main(["drift", "measure", DEMO, f"--trainer={trainer}", "rl.steps=none"]) == 2
+    complaint = "rl.steps=none" if len(name) < 100 else "--trainer="
+    assert capsys.readouterr().err.startswith(f"megarl: error: {complaint}")

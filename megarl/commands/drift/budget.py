@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from megarl.commands.command import add_recipe
+from megarl.commands.output import check_outputs
 from megarl.config.errors import UserError
 
 HELP = "decompose a recipe's drift into precision, kernel, quantisation and staleness, above its floor"
@@ -27,6 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--responses={arguments.responses} is too few for a standard error; give a number from 2.")
     if arguments.updates is not None and arguments.updates < 0:
         raise UserError(f"--updates={arguments.updates} is below 0; give the steps that the engine lags behind.")
+    check_outputs({"--json": arguments.json}, [Path(arguments.recipe)])
     recipe = load_recipe(arguments.recipe, arguments.overrides).recipe
     if arguments.json is not None:
         _check_place(arguments.json)

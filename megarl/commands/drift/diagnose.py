@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.older and arguments.model is None:
         raise UserError("--older has weights from before --model, which is missing; give it.")
     check_sampling(arguments.temperature, arguments.top_p, arguments.top_k)
+    if (stop := arguments.stop_token_id) is not None and stop < 0:
+        raise UserError(f"--stop-token-id={stop} is below 0; give the id of the token that ends a response.")
     from megarl.diagnose.dump import diagnose_dump
     from megarl.dumps.responses import Sampled
 

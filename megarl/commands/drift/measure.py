@@ -1,6 +1,7 @@
 """`megarl drift measure RECIPE`."""
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 
@@ -44,21 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the drift, its floor and its causes; the exit code is 1 where there is a cause."""
     from megarl.config.load import load_recipe
+    from megarl.config.yaml_text import format_value
 
     _check(arguments)
     overrides = list(arguments.overrides)
     if arguments.engine in _ENGINES:
         overrides.append(f"rollout.engine={arguments.engine}")
     elif arguments.engine is not None:
-        overrides.append(f"engine.urls=[{arguments.engine}]")
+        overrides.append(f"engine.urls={format_value([arguments.engine])}")
     with tempfile.TemporaryDirectory(prefix="megarl-trainer-") as folder:
         if arguments.trainer is not None:
             weights = arguments.trainer
-            if not (weights / "config.json").is_file():
+            if not os.path.isfile(weights / "config.json"):
                 from megarl.loop.convert import convert
 
                 convert(arguments.trainer, weights := Path(folder) / "model", _SHARD_BYTES, name="--trainer")
-            overrides.append(f"model.init_from={weights}")
+            overrides.append(f"model.init_from={format_value(str(weights))}")
         loaded = load_recipe(arguments.recipe, overrides)
         if arguments.keep_weights and not loaded.recipe.engine.urls:
             raise UserError("--keep-weights is of a running server, and engine.urls is empty; give --engine=URL.")
@@ -84,3 +86,9 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.responses < 1:
         raise UserError(f"--responses={arguments.responses} leaves nothing to measure; give a number from 1.")
     check_sampling(arguments.engine_temperature, arguments.engine_top_p, arguments.engine_top_k, prefix="--engine-")
+    # before a checkpoint is converted for it
+    if arguments.prompts is not None and not os.path.isfile(arguments.prompts):
+        raise UserError(f"--prompts={arguments.prompts} is not a file; give a text file, JSONL or parquet.")
+    for folder in arguments.older:
+        if not os.path.isfile(folder / "config.json"):
+            raise UserError(f"--older={folder} holds no config.json; give a folder in Hugging Face layout.")

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from megarl.commands.output import check_outputs
+
 HELP = "statistics of a dump, a verdict, and a page of HTML with pictures"
 
 
@@ -19,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the report; the exit code is 0."""
+    read = [arguments.dump, *([] if arguments.budget is None else [arguments.budget])]
+    check_outputs({"--html": arguments.html, "--json": arguments.json}, read)
     import torch
 
     from megarl.dumps.report.write import write_report

@@ -79,7 +79,11 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with open(path, "rb") as file:
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below, where errors are of its lines
+    except OSError as error:
+        raise DumpError(f"{path} cannot be read ({error.strerror}); mend its permissions or name another.") from error
+    with file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue

@@ -7,6 +7,7 @@ from html import escape
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from megarl.drift.budget import Budget, Part
 from megarl.dumps.report.table import Column, table
@@ -72,7 +73,8 @@ def show(budget: Budget, console: Console | None = None) -> None:
         if place != _SWITCHED:
             shown.add_column(head, justify="right" if place > 1 else "left", no_wrap=place > 1)
     for row in told:
-        shown.add_row(*row[:_SWITCHED], *row[_SWITCHED + 1 :])
+        # as text: rich would take the [x] of a name for markup
+        shown.add_row(*map(Text, (*row[:_SWITCHED], *row[_SWITCHED + 1 :])))
     out.print(shown)
     # in 80 columns there is no room for a sentence beside the numbers
     for row in told:

@@ -7,6 +7,7 @@ from typing import Any
 
 from megarl.config.schema import Recipe
 from megarl.rollout.engine import EngineError
+from megarl.rollout.http_client import release_in
 from megarl.rollout.replica import ServerUnreachableError
 from megarl.rollout.server import Server
 from megarl.rollout.sglang import command
@@ -44,7 +45,7 @@ class SglangReplica:
             self._release()
         says = self._server.http.get("/server_info")
         check_settings(says, self._recipe, self.url)
-        self.release = str(says["version"])
+        self.release = release_in(says, f"{self.url}/server_info")
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
         """See `Replica`."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from megarl.config.schema import Recipe
 from megarl.rollout.engine import EngineError
+from megarl.rollout.http_client import release_in
 from megarl.rollout.replica import ServerUnreachableError
 from megarl.rollout.server import Server
 from megarl.rollout.server_environment import engine_dtype
@@ -39,7 +40,7 @@ class VllmReplica:
         """See `Replica`."""
         self._server.wait_until(lambda: self._server.http.up())
         self._check_settings()
-        self.release = str(self._server.http.get("/version")["version"])
+        self.release = release_in(self._server.http.get("/version"), f"{self.url}/version")
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
         """See `Replica`."""

@@ -85,6 +85,10 @@ def tear_the_manifest(path: Path) -> None:
     (path / MANIFEST).write_bytes((path / MANIFEST).read_bytes()[:-30])
 
 
+def nest_the_manifest(path: Path) -> None:
+    (path / MANIFEST).write_text("[" * 100_000)
+
+
 def empty_the_manifest(path: Path) -> None:
     (path / MANIFEST).write_bytes(b"")
 
@@ -122,6 +126,7 @@ DAMAGES: dict[Callable[[Path], None], str] = {
     cut_a_file: "tensors/0.bin is not what was written",
     remove_a_file: "rng.bin is missing",
     tear_the_manifest: "its manifest cannot be read",
+    nest_the_manifest: "its manifest cannot be read",
     empty_the_manifest: "its manifest cannot be read",
     blank_the_manifest: "its manifest cannot be read",
     garble_the_manifest: "its manifest cannot be read",

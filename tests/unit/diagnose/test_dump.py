@@ -80,15 +80,27 @@ def test_options_that_contradict_the_dump_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--temperature", "0"), ("--temperature", "inf"), ("--top-p", "0"), ("--top-k", "-1")]
+    ("name", "value"), [("temperature", 0.0), ("temperature", float("inf")), ("top_p", 1.5), ("top_k", -1)]
 )
-def test_what_no_token_is_sampled_by_is_refused(
-    option: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_dump_of_what_nothing_is_sampled_with_is_refused(
+    rollouts: Rollouts, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: float
 ) -> None:
-    """Before the dump is looked at, which is not there."""
-    assert f"{option}={float(value) if option != '--top-k' else value} is " in refused(
-        capsys, tmp_path / "none.parquet", option, value
-    )
+    dump = write(tmp_path / "a.parquet", rollouts, **{name: [value] * len(rollouts.ids_BT)})
+    assert f"says {name}={value}, which no response is sampled with" in refused(capsys, dump)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"--temperature={value}" for value in ("nan", "inf", "0.0", "-1.0")),
+        *(f"--top-p={value}" for value in ("nan", "0.0", "-1.0", "1.5")),
+        *("--top-k=-1", "--stop-token-id=-1", "--responses=0"),
+    ],
+)
+def test_what_nothing_was_sampled_with_is_refused_before_the_dump_is_read(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"megarl: error: {words} " in refused(capsys, "nothing.parquet", words)
 
 
 @pytest.mark.parametrize("option", ["--model", "--older"])

@@ -1,6 +1,8 @@
 """A drift budget in its file, in the report of a dump beside it, and files that are none."""
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from megarl.drift.budget import Budget, Part
 from megarl.dumps.budget import BUDGET_FILE, budget_beside, read_budget, write_budget
 from megarl.dumps.errors import DumpError
-from megarl.dumps.report.budget import by_ages, rows
+from megarl.dumps.report.budget import by_ages, rows, show
 from tests.unit.dumps import made
 from tests.unit.dumps.test_report import Page, report
 
@@ -87,3 +89,50 @@ def test_a_file_that_is_none_is_refused_in_a_sentence(tmp_path: Path, text: str 
         (tmp_path / "file.json").write_text(text)
     with pytest.raises(DumpError, match=complaint):
         read_budget(tmp_path / "file.json")
+
+
+def _told(**total: object) -> dict[str, object]:
+    part = {"name": "x", "switched": "y", "tokens": 3, "abs_mean": 0.1, "abs_mean_error": None, "k3": 0.1}
+    whole = {**part, "k3_error": 1e300, **total}
+    return {"megarl_drift_budget": 1, "total": whole, "parts": [whole], "floors": [], "absent": []}
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        *({"tokens": tokens} for tokens in (math.inf, math.nan, -5, 0, 1.5, "12", True, 10**400)),
+        *({"k3": size} for size in (math.inf, -1.0, 10**400, "0.1", True, [1])),
+        *({"name": name} for name in (None, ["a"], "\x1b[31mred", "half a pair \ud800", "two\nlines")),
+    ],
+)
+def test_values_of_another_kind_are_refused_by_name(tmp_path: Path, total: dict[str, object]) -> None:
+    (tmp_path / "file.json").write_text(json.dumps(_told(**total)))
+    with pytest.raises(DumpError, match=rf"is damaged \({next(iter(total))} is .*; write it again"):
+        read_budget(tmp_path / "file.json")
+
+
+@pytest.mark.parametrize("name", ["parts", "floors", "absent"])
+@pytest.mark.parametrize("value", [None, "abc", {"a": 1}, [3]])
+def test_lists_of_another_kind_are_refused(tmp_path: Path, name: str, value: object) -> None:
+    (tmp_path / "file.json").write_text(json.dumps({**_told(), name: value}))
+    with pytest.raises(DumpError, match="is damaged"):
+        read_budget(tmp_path / "file.json")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"megarl_drift_budget": 1, "total": ' + "[" * 100_000])
+def test_a_file_that_nests_without_end_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(DumpError, match="is no JSON"):
+        read_budget(tmp_path / "file.json")
+
+
+def test_sizes_beyond_fp64_are_written_as_not_known(tmp_path: Path) -> None:
+    write_budget(tmp_path / "budget.json", replace(BUDGET, total=replace(BUDGET.total, k3=math.inf)))
+    assert "Infinity" not in (tmp_path / "budget.json").read_text()
+    assert math.isnan(read_budget(tmp_path / "budget.json").total.k3)
+
+
+def test_large_errors_and_names_like_markup_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file.json").write_text(json.dumps(_told(name="[/b] [red]")))
+    show(read_budget(tmp_path / "file.json"))
+    assert capsys.readouterr().out.count("[/b] [red]") == 4

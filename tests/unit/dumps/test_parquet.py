@@ -1,15 +1,18 @@
 """megarl's dumps as they are read, and what is said of those that cannot be."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from megarl.dumps.errors import DumpError
 from megarl.dumps.open import open_dump
-from megarl.dumps.schema import SCHEMA
+from megarl.dumps.schema import HEADER_KEY, SCHEMA, Header
 from tests.unit.dumps.made import LENGTHS, rows, write
 
 
@@ -143,3 +146,20 @@ def test_nothing_there(tmp_path: Path) -> None:
     assert "holds no step-*.parquet" in refusal(tmp_path)
     (tmp_path / "a.txt").touch()
     assert "no .parquet, .jsonl or .pt file" in refusal(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "[" * 100_000,
+        *(
+            json.dumps({**asdict(Header("run", 1, "0" * 64, None, "vllm", "bf16", "0")), name: value})
+            for name, value in (("schema_version", "1"), ("tokenizer", 3), ("precision", ["bf16"]), ("step", None))
+        ),
+    ],
+)
+def test_a_header_of_other_values(tmp_path: Path, header: str) -> None:
+    path = write(tmp_path / "a.parquet", rows())
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, HEADER_KEY: header.encode()}), path)
+    assert "has no valid megarl.dump in its metadata" in refusal(path)

@@ -38,9 +38,10 @@ def test_a_last_line_torn_at_any_byte_is_dropped(tmp_path: Path, cut: int) -> No
     assert [json.loads(line) for line in path.read_text().splitlines()] == [*expected, {"b": 2}]
 
 
-def test_a_damaged_line_inside_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", [b'{"a":', b"[" * 100_000])
+def test_a_damaged_line_inside_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "log.jsonl"
-    path.write_bytes(b'{"a": 1}\n{"a":\n{"a": 3}\n')
+    path.write_bytes(b'{"a": 1}\n' + line + b'\n{"a": 3}\n')
     with pytest.raises(RunFolderError, match=r"Line 2 of .*log\.jsonl"):
         read_jsonl_tolerant(path)
 

@@ -170,8 +170,13 @@ def test_mistakes_are_one_sentence(arguments: list[str], sentence: str, capsys: 
     assert out == "" and error.startswith(f"megarl: error: {sentence}") and error.count("\n") == 1
 
 
-def test_a_tokenizer_that_cannot_be_counted_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": 3}}')
+@pytest.mark.parametrize(
+    "text", ['{"model": {"vocab": 3}}', '{"model": {"vocab": {}}, "added_tokens": 3}', "[" * 100_000]
+)
+def test_a_tokenizer_that_cannot_be_counted_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
     assert main(["plan", DEMO, f"tokenizer={{kind: hf, path: {tmp_path}}}"]) == 2
     assert "holds no tokenizer.json whose tokens can be counted; give the number" in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ import pytest
 
 from megarl.config.errors import TokenError
 from megarl.rollout.engine import EngineError
-from megarl.rollout.http_client import Client
+from megarl.rollout.http_client import Client, release_in
 from megarl.rollout.replica import ServerUnreachableError
 from tests.ports import free_port
 
@@ -18,9 +18,11 @@ SECRET = "a-secret"
 class Handler(BaseHTTPRequestHandler):
     """Answers with the status that the path names, to whoever knows the token."""
 
+    body = b'{"answer": 1}'
+
     def do_GET(self) -> None:
         known = self.headers.get("Authorization") == f"Bearer {SECRET}"
-        body = b'{"answer": 1}'
+        body = self.body
         self.send_response(int(self.path[1:]) if known else 401)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -64,3 +66,23 @@ def test_what_is_raised_shows_no_token(url: str) -> None:
     with pytest.raises(ServerUnreachableError) as dropped:
         asked.get("/200")
     assert SECRET not in f"{refused.value!r}{dropped.value!r}"
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[" * 100_000, b"\xff\xfe\xfd"])
+def test_what_is_no_json_is_told_with_where_it_came_from(
+    url: str, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Handler, "body", body)
+    with pytest.raises(EngineError, match=r"^http://127.*/200 answered what is no JSON: "):
+        client(url, SECRET).get("/200")
+
+
+@pytest.mark.parametrize("answer", [None, [], "0.9", {}, {"version": 9}, {"version": ""}, {"version": "\x1b[31m"}])
+def test_a_server_that_tells_no_release_is_refused_by_its_address(answer: object) -> None:
+    with pytest.raises(EngineError, match=r"^http://h/version tells no release of its software: "):
+        release_in(answer, "http://h/version")
+
+
+def test_a_release_is_short() -> None:
+    assert release_in({"version": "0.11.2rc1.dev3+g123"}, "") == "0.11.2rc1.dev3+g123"
+    assert len(release_in({"version": "9" * 100_000}, "")) < 1000

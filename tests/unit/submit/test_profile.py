@@ -29,6 +29,8 @@ REFUSED = {
     "a directive that breaks out": ({"partition": "a b"}, 'partition="a b" holds a character'),
     "an option with a line break": ({"sbatch": ["--mem=1\n#SBATCH --wrap=x"]}, "sbatch=.* holds a character"),
     "no option": ({"sbatch": ["exclusive"]}, "sbatch=exclusive is no option of sbatch"),
+    "one that is cut short": ({"sbatch": ["--tim=1"]}, "sbatch=.*--tim=1.* sets what another key"),
+    "a time without end": ({"time_limit": "9" * 5000}, "time_limit=.* is no time as SLURM writes them"),
     "an option that megarl sets": ({"sbatch": ["--array=0-9"]}, "sbatch=.*--array=0-9.* sets what another key"),
     "no time": ({"time_limit": "a day"}, "time_limit=.* holds a character"),
     "a time in no form of SLURM's": ({"time_limit": "24h"}, "time_limit=.*24h.* is no time as SLURM writes them"),
@@ -67,6 +69,16 @@ def test_settings_win_over_the_file(tmp_path: Path) -> None:
     loaded(tmp_path, nodes=2, time_limit="1:00:00")
     profile = load_profile(tmp_path / "profile.yaml", ["nodes=3", "engine.nodes=2"])
     assert (profile.nodes, profile.engine.nodes, profile.time_limit) == (3, 2, "1:00:00")
+
+
+def test_a_value_that_refers_to_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "profile.yaml").write_text("time_limit: '10'\nlogs: ${account}\naccount: ${logs}\n")
+    with pytest.raises(UserError, match="cannot be read as a profile: "):
+        load_profile(tmp_path / "profile.yaml")
+
+
+def test_an_option_with_which_another_begins_is_its_own(tmp_path: Path) -> None:
+    assert loaded(tmp_path, time_limit="10", sbatch=["--gpus=8"]).sbatch == ["--gpus=8"]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
