@@ -30,8 +30,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--updates={arguments.updates} is below 0; give the steps that the engine lags behind.")
     check_outputs({"--json": arguments.json}, [Path(arguments.recipe)])
     recipe = load_recipe(arguments.recipe, arguments.overrides).recipe
-    if arguments.json is not None:
-        _check_place(arguments.json)
     from megarl.dumps.budget import write_budget
     from megarl.dumps.report.budget import show
     from megarl.loop.budget import budget
@@ -42,13 +40,3 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         write_budget(arguments.json, found)
     return 0
-
-
-def _check_place(file: Path) -> None:
-    """Refuses a file that cannot be written, before minutes are spent on what goes into it."""
-    from megarl.loop.place import check_place
-
-    if file.is_dir() or not file.parent.is_dir():
-        reason = "is a folder" if file.is_dir() else "is in a folder that does not exist"
-        raise UserError(f"--json={file} {reason}; name a file in a folder that is there.")
-    check_place(str(file.parent.absolute()), "--json")
