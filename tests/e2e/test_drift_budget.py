@@ -85,7 +85,7 @@ def test_the_planted_cause_has_the_largest_share(tmp_path: Path, planted: list[s
         (["--responses", "1"], "--responses=1"),
         (["--updates", "-1"], "--updates=-1"),
         (["--json", "missing/budget.json"], '--json="missing/budget.json" would lie in missing, which is no folder;'),
-        (["--json", "docs"], '--json="docs" is a folder;'),
+        (["--json", "docs"], "--json=docs is a folder;"),
         (["parallel.world_size=2"], "parallel.world_size=2"),
         (["precision.batch_invariant=true"], "precision.batch_invariant=true"),
         (["rl.steps=0", "--updates", "1"], "rl.steps=0"),
