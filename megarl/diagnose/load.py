@@ -24,19 +24,15 @@ def load_model(folder: Path, dtype: Dtype, key: str) -> Any:
     # transformers' bar, over weights that are there in a moment
     disable_progress_bar()
     try:
-        model, told = AutoModelForCausalLM.from_pretrained(
+        model = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=DTYPES[dtype],
             attn_implementation="sdpa",
             local_files_only=True,
             trust_remote_code=False,
-            output_loading_info=True,
         )
     # what is raised depends on the broken file
     except Exception as error:
         first_line = str(error).strip().split("\n")[0].rstrip(".")
         raise refusal(key, str(folder), f"holds no model ({first_line})", _FIX) from error
-    # transformers makes up what a file does not have, and says so only in a warning
-    if missing := sorted(told["missing_keys"]):
-        raise refusal(key, str(folder), f"lacks {len(missing)} of its model's tensors, such as {missing[0]}", _FIX)
     return model.eval()

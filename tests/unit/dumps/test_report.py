@@ -191,7 +191,7 @@ def test_bad_dumps_have_exit_code_2(tmp_path: Path) -> None:
 def test_a_page_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.parquet", rows())
     assert main(["drift", "report", str(path), "--html", str(tmp_path / "no" / "a.html")]) == 2
-    assert "cannot be written (No such file or directory)" in capsys.readouterr().err
+    assert "/no, which is no folder; make it, or name another file." in capsys.readouterr().err
 
 
 def test_what_does_not_show_is_shown() -> None:
