@@ -16,9 +16,10 @@ folder has it after every few steps.
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -31,6 +32,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from megarl.cli import main as megarl  # noqa: E402 - megarl need not be installed
 from megarl.config.schema import Recipe  # noqa: E402
+from megarl.diagnose.rounded_linear import operands_as  # noqa: E402
 from megarl.loop.evaluation import evaluate  # noqa: E402
 from megarl.loop.rl import rl_step  # noqa: E402
 from megarl.loop.run import Run  # noqa: E402
@@ -90,29 +92,12 @@ def rounded(x_RC: Tensor, bits: int) -> Tensor:
     return (x_RC / scales_R1).round() * scales_R1
 
 
-@contextmanager
-def _rounding(layers: torch.nn.Module, mismatch: Mismatch) -> Iterator[None]:
+def _rounding(layers: torch.nn.Module, mismatch: Mismatch) -> AbstractContextManager[None]:
     """Has every linear layer below `layers` round its weight and its input while it lasts."""
-    linears = [module for module in layers.modules() if isinstance(module, torch.nn.Linear)]
-    kept = [linear.weight.data for linear in linears]
-    hooks = []
-
-    def rounded_inputs(_: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        assert mismatch.input_bits is not None
-        return (rounded(inputs[0], mismatch.input_bits), *inputs[1:])
-
-    try:
-        for linear in linears:
-            if mismatch.weight_bits is not None:
-                linear.weight.data = rounded(linear.weight.data, mismatch.weight_bits)
-            if mismatch.input_bits is not None:
-                hooks.append(linear.register_forward_pre_hook(rounded_inputs))
-        yield
-    finally:
-        for linear, weight in zip(linears, kept, strict=True):
-            linear.weight.data = weight
-        for hook in hooks:
-            hook.remove()
+    weight_as, input_as = (
+        None if bits is None else partial(rounded, bits=bits) for bits in (mismatch.weight_bits, mismatch.input_bits)
+    )
+    return operands_as(layers, weight_as, input_as)
 
 
 def train_mismatched(mismatch: Mismatch, arguments: Sequence[str]) -> int:

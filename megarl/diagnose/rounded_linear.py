@@ -1,6 +1,6 @@
 """Linear layers whose operands are rounded to FP8 and read back, as an engine's dynamic quantisation does."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -11,6 +11,7 @@ from megarl.platform.fp8.blocks import quantise_blocks
 from megarl.platform.fp8.cast import E4M3, amax, quantise, scale_of
 
 _BLOCK = 128
+Operand = Callable[[Tensor], Tensor]
 
 
 def rounded(x: Tensor, kind: FP8, *, is_weight: bool) -> Tensor:
@@ -31,13 +32,28 @@ def rounded(x: Tensor, kind: FP8, *, is_weight: bool) -> Tensor:
 @contextmanager
 def rounding(layers: torch.nn.Module, kind: FP8) -> Iterator[None]:
     """Has every linear layer below `layers` round its weight and its input, while it lasts."""
+    with operands_as(layers, lambda weight: rounded(weight, kind, is_weight=True), lambda x: _flat(x, kind)):
+        yield
+
+
+@contextmanager
+def operands_as(layers: torch.nn.Module, weight_as: Operand | None, input_as: Operand | None) -> Iterator[None]:
+    """Has every linear layer below `layers` multiply other operands, while it lasts.
+
+    Args:
+        layers: a module, whose weights are put back.
+        weight_as: what becomes of a weight [rows, columns]; None for nothing.
+        input_as: what becomes of an input [..., columns]; likewise.
+    """
     linears = [module for module in layers.modules() if isinstance(module, torch.nn.Linear)]
     kept = [linear.weight.data for linear in linears]
     handles = []
     try:
         for linear in linears:
-            linear.weight.data = rounded(linear.weight.data, kind, is_weight=True)
-            handles.append(linear.register_forward_pre_hook(lambda _, inputs: (_flat(inputs[0], kind), *inputs[1:])))
+            if weight_as is not None:
+                linear.weight.data = weight_as(linear.weight.data)
+            if input_as is not None:
+                handles.append(linear.register_forward_pre_hook(lambda _, inputs: (input_as(inputs[0]), *inputs[1:])))
         yield
     finally:
         for linear, weight in zip(linears, kept, strict=True):
