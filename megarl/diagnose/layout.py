@@ -35,6 +35,13 @@ class LaidOut:
     within_M: Tensor
     prompts_M: Tensor
 
+    @property
+    def steps_RS(self) -> Tensor:  # noqa: N802 - a tensor, named by its shape
+        """int64: which places an engine that answers all prompts together reads at once: 0 for prompts and padding."""
+        steps_RS = torch.zeros_like(self.ids_RS)
+        steps_RS[self.rows_M, self.columns_M] = (self.within_M - self.prompts_M + 1).clamp(min=0)
+        return steps_RS
+
 
 def lay_out(rollouts: Rollouts, computation: Computation) -> LaidOut:
     """As the computation says."""

@@ -14,25 +14,44 @@ _BLOCK = 128
 Operand = Callable[[Tensor], Tensor]
 
 
-def rounded(x: Tensor, kind: FP8, *, is_weight: bool) -> Tensor:
-    """A matrix [rows, columns] in E4M3 and back, in its own dtype.
+def rounded(x: Tensor, kind: FP8, steps_N: Tensor | None = None) -> Tensor:
+    """A matrix in E4M3 and back, in its own dtype.
 
     A product sums over the columns of both operands, so 'per_channel' has a scale a row of each: an output channel of
     the weight, a token of the input.
+
+    Args:
+        x: [rows, columns].
+        kind: of scales.
+        steps_N: int64, of an input's rows, which of them an engine reads at once; None for a weight.
     """
-    if kind == "tensorwise":
+    if kind == "stepwise" and steps_N is not None:
+        largest_N = amax(x, (1,))[:, 0]
+        largest_S = torch.zeros(int(steps_N.max()) + 1).scatter_reduce(0, steps_N, largest_N, "amax")
+        held = quantise(x, scale_of(largest_S[steps_N][:, None], E4M3), E4M3)
+    elif kind in ("tensorwise", "stepwise"):
         held = quantise(x, scale_of(amax(x), E4M3), E4M3)
     elif kind == "per_channel":
         held = quantise(x, scale_of(amax(x, (1,)), E4M3), E4M3)
     else:
-        held = quantise_blocks(x, (_BLOCK if is_weight else 1, _BLOCK), E4M3, power_of_two=False)
+        held = quantise_blocks(x, (_BLOCK if steps_N is None else 1, _BLOCK), E4M3, power_of_two=False)
     return held.dequantise().to(x.dtype)
 
 
 @contextmanager
-def rounding(layers: torch.nn.Module, kind: FP8) -> Iterator[None]:
-    """Has every linear layer below `layers` round its weight and its input, while it lasts."""
-    with operands_as(layers, lambda weight: rounded(weight, kind, is_weight=True), lambda x: _flat(x, kind)):
+def rounding(layers: torch.nn.Module, kind: FP8, steps_N: Tensor) -> Iterator[None]:
+    """Has every linear layer below `layers` round its weight and its input, while it lasts.
+
+    Args:
+        layers: a module.
+        kind: of scales.
+        steps_N: see `rounded`; of the N places that the module reads.
+    """
+
+    def input_as(x: Tensor) -> Tensor:
+        return rounded(x.reshape(-1, x.shape[-1]), kind, steps_N).view(x.shape)
+
+    with operands_as(layers, lambda weight: rounded(weight, kind), input_as):
         yield
 
 
@@ -60,7 +79,3 @@ def operands_as(layers: torch.nn.Module, weight_as: Operand | None, input_as: Op
             linear.weight.data = weight
         for handle in handles:
             handle.remove()
-
-
-def _flat(x: Tensor, kind: FP8) -> Tensor:
-    return rounded(x.reshape(-1, x.shape[-1]), kind, is_weight=False).view(x.shape)

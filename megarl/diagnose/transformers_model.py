@@ -124,7 +124,7 @@ class TransformersModel:
         with self._model(computation) as model, ExitStack() as stack:
             inner = model.model
             if computation.fp8 is not None:
-                stack.enter_context(rounding(inner.layers, computation.fp8))
+                stack.enter_context(rounding(inner.layers, computation.fp8, laid_out.steps_RS.flatten()))
             if routers(model):
                 router = DTYPES[computation.router] if computation.router else None
                 stack.enter_context(routed(model, computation, _replayed(rollouts, computation, laid_out), router))

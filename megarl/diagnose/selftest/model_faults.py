@@ -115,9 +115,13 @@ def _residual(scene: Scene) -> Planted:
 
 
 def _fp8(scene: Scene) -> Planted:
-    kinds: tuple[tuple[FP8, str], ...] = (("per_channel", "each row"), ("tensorwise", "each tensor"))
-    kind, says = kinds[scene.choose(2)]
-    return _with(scene, with_fp8(scene.versions[0], kind), says)
+    kinds: tuple[FP8, ...] = ("per_channel", "tensorwise")
+    return fp8_engine(scene, kinds[scene.choose(2)])
+
+
+def fp8_engine(scene: Scene, kind: FP8) -> Planted:
+    """An engine whose linear layers are in FP8, 'per_channel' or 'tensorwise'."""
+    return _with(scene, with_fp8(scene.versions[0], kind), "each row" if kind == "per_channel" else "each tensor")
 
 
 def _rope(scene: Scene, *, scaled: bool) -> Planted:

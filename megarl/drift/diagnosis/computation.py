@@ -5,7 +5,7 @@ from typing import Literal
 
 Padding = Literal["none", "attended", "gap"]
 Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
-FP8 = Literal["tensorwise", "per_channel", "blockwise"]
+FP8 = Literal["tensorwise", "stepwise", "per_channel", "blockwise"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Computation:
         dtype: of weights and activations; None for the trainer's.
         head: dtype of the output layer and of its logits; None for the trainer's own.
         residual: dtype of the residual stream; None for the trainer's own.
-        fp8: how operands of the layers' linear products are rounded to E4M3; None where they are not.
+        fp8: how operands of the layers' linear products are rounded to E4M3; None where they are not. 'stepwise': a
+            scale a tensor, where a tensor holds what an engine reads at once: all prompts, then a token of each.
         tied: whether the output layer is the embedding; None for the model's own way.
         rope_theta: base of the rotary embedding; None for the model's.
         rope_factor: by how much positions are divided (linear scaling).

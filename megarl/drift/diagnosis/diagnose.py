@@ -93,14 +93,14 @@ def best_of(case: Case, causes: Sequence[Cause]) -> Tried | None:
 
 
 def _is_better(case: Case, tried: Tried, best: Tried) -> bool:
-    """Whether it leaves less; of two that add rounding errors and explain less than half, whether it errs more alike.
+    """Whether it leaves less; of two that add rounding errors and explain less than half, whether it is likelier.
 
     What such a one leaves is least where it errs least, as errors that are not the side's add to the distance.
     """
     errors = [case.errors(one.hypothesis) for one in (tried, best) if one.hypothesis.computation.only_rounds]
     explained = max(one.after.explained(case.before) for one in (tried, best))
     if len(errors) == 2 and all(one.is_coarser for one in errors) and explained <= EXPLAINS:
-        return errors[0].correlation > errors[1].correlation
+        return errors[0].likelihood > errors[1].likelihood
     return tried.after.mean < best.after.mean and tried.after.nearer_than(best.after) > DECIDES
 
 

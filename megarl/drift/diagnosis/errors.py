@@ -43,6 +43,18 @@ class Errors:
         return Errors(side.mean, model.mean, hypothesis.mean, correlation, int(known_N.sum()))
 
     @property
+    def likelihood(self) -> float:
+        """Of the side's errors where the hypothesis is what they come from, as its logarithm in nats a token.
+
+        Up to a constant of the side's. Two terms: how well the hypothesis's errors foretell the side's by their ranks
+        (the information that normal variables of that correlation share), and what it costs that their mean sizes
+        differ (of exponential distributions, the divergence of one with the hypothesis's mean from the side's).
+        """
+        ratio = self.side / self.hypothesis
+        shared = -0.5 * math.log1p(-(min(max(self.correlation, 0.0), 1 - 1e-12) ** 2))
+        return shared - (ratio - 1 - math.log(ratio))
+
+    @property
     def is_coarser(self) -> bool:
         """Whether the hypothesis errs far more than the model."""
         return self.hypothesis > _COARSER * self.model

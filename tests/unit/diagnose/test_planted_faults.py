@@ -1,8 +1,11 @@
 """Every planted fault is named first, in fp32; a clean pair of sides has no cause. The self-test does more of both."""
 
+from dataclasses import replace
+
 import pytest
 
 from megarl.diagnose.selftest.fault import Fault
+from megarl.diagnose.selftest.model_faults import fp8_engine
 from megarl.diagnose.selftest.run import FAULTS, clean_case, faulty_case
 
 
@@ -16,6 +19,15 @@ def test_an_output_layer_that_rounds_less_than_the_layers_before_it_is_named() -
     """Its rounding is a third of theirs: sizes of errors are alike, and the grid of the logits tells."""
     (fault,) = [fault for fault in FAULTS if fault.name == "output layer in another dtype"]
     outcome = faulty_case(fault, "bf16", 2)
+    assert outcome.right, outcome.said
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_a_scale_a_tensor_is_told_from_a_scale_a_block_by_what_is_decoded_together(seed: int) -> None:
+    """Blocks are as large as these weights, so that the inputs' scales alone tell."""
+    (fault,) = [fault for fault in FAULTS if fault.name == "fp8"]
+    planted = replace(fault, plant=lambda scene: fp8_engine(scene, "tensorwise"))
+    outcome = faulty_case(planted, "bf16", seed)
     assert outcome.right, outcome.said
 
 

@@ -6,11 +6,11 @@ from typing import get_args
 from megarl.drift.diagnosis.case import Case, Hypothesis
 from megarl.drift.diagnosis.computation import FP8, Computation
 
-_SCALES: dict[FP8, str] = {"tensorwise": "tensor", "per_channel": "row", "blockwise": "block"}
+_SCALES: dict[FP8, str] = {"tensorwise": "tensor", "stepwise": "tensor", "per_channel": "row", "blockwise": "block"}
 
 
 class FP8Recipe:
-    """A scale for each tensor, for each row, or for each block."""
+    """A scale for each tensor (of a whole pass, or of a step of decoding), for each row, or for each block."""
 
     name = "fp8"
 

@@ -40,3 +40,16 @@ def test_tokens_without_an_error_on_either_side_add_nothing() -> None:
     assert abs(errors_of(side_N, other_N).correlation) < 4 / 100**0.5
     turned = errors_of(side_N.flip(0), other_N.flip(0))
     assert abs(turned.correlation - errors_of(side_N, other_N).correlation) < 1e-12
+
+
+def test_of_hypotheses_that_correlate_as_well_the_one_of_the_sides_size_is_the_likeliest() -> None:
+    common_N, own_N, other_N = drawn(7, 8, 9)
+    side_N = common_N + own_N
+    hypothesis_N = common_N + other_N
+    hypothesis_N = hypothesis_N * side_N.abs().mean() / hypothesis_N.abs().mean()
+    by_size = {size: errors_of(side_N, size * hypothesis_N).likelihood for size in (0.7, 0.9, 1.0, 1.1, 1.4)}
+    assert max(by_size, key=lambda size: by_size[size]) == 1.0
+    # a foretelling that is clear outweighs a size that is a little nearer
+    assert errors_of(side_N, 1.1 * side_N).likelihood > by_size[1.0]
+    # errors in opposite directions foretell nothing
+    assert errors_of(side_N, -side_N).likelihood == 0
