@@ -9,6 +9,8 @@ from megarl.drift.diagnosis.computation import Computation
 from megarl.drift.diagnosis.rollouts import Rollouts
 
 _PAD = 0
+_DECIDE = ("padding", "packed", "restarts", "causal", "window", "drop", "prepend")
+"""What of a computation decides where tokens lie and what they see."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,22 @@ class LaidOut:
         steps_RS = torch.zeros_like(self.ids_RS)
         steps_RS[self.rows_M, self.columns_M] = (self.within_M - self.prompts_M + 1).clamp(min=0)
         return steps_RS
+
+
+class Layouts:
+    """Keeps the last one: most experiments of a tree change what is computed and not where it lies."""
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self._last: tuple[Rollouts, Computation, LaidOut] | None = None
+
+    def of(self, rollouts: Rollouts, computation: Computation) -> LaidOut:
+        """See `lay_out`."""
+        # the rest at its default: what is not named above cannot be read and forgotten
+        wanted = Computation(**{name: getattr(computation, name) for name in _DECIDE})
+        if self._last is None or self._last[0] is not rollouts or self._last[1] != wanted:
+            self._last = (rollouts, wanted, lay_out(rollouts, wanted))
+        return self._last[2]
 
 
 def lay_out(rollouts: Rollouts, computation: Computation) -> LaidOut:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from megarl.config.schema import Recipe
 from megarl.diagnose.caches import Recorder, Replacer
-from megarl.diagnose.layout import LaidOut, lay_out
+from megarl.diagnose.layout import LaidOut, Layouts
 from megarl.diagnose.rounded_linear import rounding
 from megarl.diagnose.routers import routed, routers
 from megarl.drift.diagnosis.computation import Computation, Dtype
@@ -57,6 +57,7 @@ class TransformersModel:
         self._versions, self._dtype, self._openers = list(versions), dtype, tuple(openers)
         self._head, self._residual = head or dtype, residual or dtype
         self._copies: dict[tuple[int, Dtype], Any] = {}
+        self._layouts = Layouts()
 
     @property
     def traits(self) -> Traits:
@@ -87,7 +88,7 @@ class TransformersModel:
         if computation.rows_at_once is not None:
             whole = replace(computation, rows_at_once=None)
             return torch.cat([self.logits(part, whole) for part in _parts(rollouts, computation.rows_at_once)])
-        laid_out = lay_out(rollouts, computation)
+        laid_out = self._layouts.of(rollouts, computation)
         hidden_MH = self._run(rollouts, computation, laid_out)[-1][laid_out.response_M]
         with self._model(computation) as model:
             norm = model.model.norm
@@ -102,7 +103,7 @@ class TransformersModel:
     @torch.no_grad()
     def hidden_states(self, rollouts: Rollouts, computation: Computation) -> list[Tensor]:
         """See `Model`."""
-        return self._run(rollouts, computation, lay_out(rollouts, computation))
+        return self._run(rollouts, computation, self._layouts.of(rollouts, computation))
 
     def _run(self, rollouts: Rollouts, computation: Computation, laid_out: LaidOut) -> list[Tensor]:
         cache: Recorder | Replacer | None = None
