@@ -60,6 +60,16 @@ def test_a_mistake_is_one_sentence(words: str, capsys: pytest.CaptureFixture[str
     assert said.startswith("megarl: error: ") and said.count("\n") == 1 and words.split("=")[0] in said
 
 
+@pytest.mark.parametrize("command", ["measure", "budget"])
+def test_what_is_not_here_is_refused_before_anything_is_started(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ["rollout.engine=vllm", "engine.python=/nowhere/python"]
+    assert main(["drift", command, DEMO, *overrides]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith('megarl: error: engine.python="/nowhere/python" is no program; ') and said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "engine",
     ["", "a,b", "[]", "null", "http://127.0.0.1:8000]", "http://127.0.0.1:99999", "http://h:a", "ftp://127.0.0.1:80"],

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "megarl"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli", "__main__"}),
     frozenset({"commands"}),
-    frozenset({"launch", "doctor", "submit"}),
+    frozenset({"launch", "preflight", "doctor", "submit"}),
     frozenset({"loop"}),
     frozenset({"diagnose"}),
     frozenset({"rollout", "sync", "rewards", "data", "evaluate", "checkpoint", "observe", "dumps"}),

@@ -33,7 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     from megarl.dumps.budget import write_budget
     from megarl.dumps.report.budget import show
     from megarl.loop.budget import budget
+    from megarl.preflight import preflight
 
+    preflight(recipe, writes=False)
     updates = recipe.rl.asynchrony.lookahead if arguments.updates is None else arguments.updates
     found = budget(recipe, arguments.responses, updates)
     show(found)

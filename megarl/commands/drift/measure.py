@@ -66,7 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
             raise UserError("--keep-weights is of a running server, and engine.urls is empty; give --engine=URL.")
         from megarl.loop.measure import measure
         from megarl.loop.measured_prompts import Asked
+        from megarl.preflight import preflight
 
+        preflight(loaded.recipe, writes=False)
         return measure(
             loaded.recipe,
             Asked(
