@@ -124,8 +124,8 @@ class TransformersModel:
         stream = DTYPES[computation.residual or computation.dtype or self._residual]
         with self._model(computation) as model, ExitStack() as stack:
             inner = model.model
-            if computation.fp8 is not None:
-                stack.enter_context(rounding(inner.layers, computation.fp8, laid_out.steps_RS.flatten()))
+            if computation.operands is not None:
+                stack.enter_context(rounding(inner.layers, computation.operands, laid_out.steps_RS.flatten()))
             if routers(model):
                 router = DTYPES[computation.router] if computation.router else None
                 stack.enter_context(routed(model, computation, _replayed(rollouts, computation, laid_out), router))

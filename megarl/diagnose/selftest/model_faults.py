@@ -12,11 +12,11 @@ from torch import Tensor
 from megarl.diagnose.routers import routers
 from megarl.diagnose.selftest.engine import PROMPT_BLOCK
 from megarl.diagnose.selftest.fault import Fault, Planted
-from megarl.diagnose.selftest.precision_faults import with_fp8, with_head, with_residual
+from megarl.diagnose.selftest.precision_faults import with_head, with_operands, with_residual
 from megarl.diagnose.selftest.scene import Scene
 from megarl.diagnose.selftest.small import in_dtype
 from megarl.diagnose.transformers_model import TransformersModel
-from megarl.drift.diagnosis.computation import FP8, Computation, Dtype
+from megarl.drift.diagnosis.computation import Computation, Dtype, Operands
 from megarl.drift.diagnosis.distribution import Distributions
 from megarl.drift.diagnosis.rollouts import Rollouts
 from megarl.rollout.hf_parameters import published_parameters
@@ -115,13 +115,17 @@ def _residual(scene: Scene) -> Planted:
 
 
 def _fp8(scene: Scene) -> Planted:
-    kinds: tuple[FP8, ...] = ("per_channel", "tensorwise")
-    return fp8_engine(scene, kinds[scene.choose(2)])
+    kinds: tuple[Operands, ...] = ("fp8_row", "fp8_tensor")
+    return quantised_engine(scene, kinds[scene.choose(2)])
 
 
-def fp8_engine(scene: Scene, kind: FP8) -> Planted:
-    """An engine whose linear layers are in FP8, 'per_channel' or 'tensorwise'."""
-    return _with(scene, with_fp8(scene.versions[0], kind), "each row" if kind == "per_channel" else "each tensor")
+def _int8(scene: Scene) -> Planted:
+    return quantised_engine(scene, "int8_row")
+
+
+def quantised_engine(scene: Scene, kind: Operands) -> Planted:
+    """An engine whose linear layers are in 8 bits: 'fp8_row', 'fp8_tensor' or 'int8_row'."""
+    return _with(scene, with_operands(scene.versions[0], kind), f"each {kind.partition('_')[2]}")
 
 
 def _rope(scene: Scene, *, scaled: bool) -> Planted:
@@ -209,5 +213,6 @@ FAULTS = (
     Fault("output layer in another dtype", "head_precision", "engine", _head),
     Fault("residual stream in another dtype", "residual_precision", "engine", _residual),
     Fault("fp8", "fp8", "engine", _fp8),
+    Fault("int8", "int8", "engine", _int8),
     Fault("engine not deterministic", "nondeterminism", "engine", _noisy),
 )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from megarl.diagnose.transformers_model import DTYPES
-from megarl.drift.diagnosis.computation import FP8, Dtype
+from megarl.drift.diagnosis.computation import Dtype, Operands
 from megarl.platform.fp8.cast import E4M3, amax, quantise, scale_of
 
 
@@ -46,14 +46,20 @@ class _LayerWithStream:
         return (hidden_states + fed).to(self._stream)
 
 
-def with_fp8(model: Any, kind: FP8) -> Any:
-    """Every linear layer but the last with operands in E4M3: a scale a tensor, or a row."""
+def with_operands(model: Any, kind: Operands) -> Any:
+    """Every linear layer but the last with operands in E4M3 or INT8: a scale a tensor (fp8_tensor), or a row."""
     changed = copy.deepcopy(model)
-    dims = None if kind == "tensorwise" else (1,)
+    dims = None if kind == "fp8_tensor" else (1,)
 
     def rounded(x: Any) -> Any:
         flat = x.reshape(-1, x.shape[-1])
-        return quantise(flat, scale_of(amax(flat, dims), E4M3), E4M3).dequantise().to(x.dtype).view(x.shape)
+        if kind == "int8_row":
+            # padded places may hold zeros alone
+            largest = flat.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-30)
+            wide = torch.round(flat.float() * (127 / largest)) * (largest / 127)
+        else:
+            wide = quantise(flat, scale_of(amax(flat, dims), E4M3), E4M3).dequantise()
+        return wide.to(x.dtype).view(x.shape)
 
     for module in changed.model.layers.modules():
         if isinstance(module, torch.nn.Linear):

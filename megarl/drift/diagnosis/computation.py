@@ -5,7 +5,7 @@ from typing import Literal
 
 Padding = Literal["none", "attended", "gap"]
 Dtype = Literal["fp64", "fp32", "bf16", "fp16"]
-FP8 = Literal["tensorwise", "stepwise", "per_channel", "blockwise"]
+Operands = Literal["fp8_tensor", "fp8_step", "fp8_row", "fp8_block", "int8_row"]
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Computation:
         dtype: of weights and activations; None for the trainer's.
         head: dtype of the output layer and of its logits; None for the trainer's own.
         residual: dtype of the residual stream; None for the trainer's own.
-        fp8: how operands of the layers' linear products are rounded to E4M3; None where they are not. 'stepwise': a
-            scale a tensor, where a tensor holds what an engine reads at once: all prompts, then a token of each.
+        operands: what those of the layers' linear products are rounded to, and what has a scale; None where they are
+            not. 'fp8_step': a tensor has, and holds what an engine reads at once: all prompts, then a token of each.
         tied: whether the output layer is the embedding; None for the model's own way.
         rope_theta: base of the rotary embedding; None for the model's.
         rope_factor: by how much positions are divided (linear scaling).
@@ -44,7 +44,7 @@ class Computation:
     dtype: Dtype | None = None
     head: Dtype | None = None
     residual: Dtype | None = None
-    fp8: FP8 | None = None
+    operands: Operands | None = None
     tied: bool | None = None
     rope_theta: float | None = None
     rope_factor: float = 1.0
@@ -69,5 +69,5 @@ class Computation:
     @property
     def only_rounds(self) -> bool:
         """Whether it differs from the trainer's own in nothing but precision."""
-        plain = Computation(self.dtype, self.head, self.residual, self.fp8, router=self.router)
+        plain = Computation(self.dtype, self.head, self.residual, self.operands, router=self.router)
         return self == plain != Computation()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from megarl.diagnose.selftest.fault import Fault
-from megarl.diagnose.selftest.model_faults import fp8_engine
+from megarl.diagnose.selftest.model_faults import quantised_engine
 from megarl.diagnose.selftest.run import FAULTS, clean_case, faulty_case
 
 
@@ -26,7 +26,7 @@ def test_an_output_layer_that_rounds_less_than_the_layers_before_it_is_named() -
 def test_a_scale_a_tensor_is_told_from_a_scale_a_block_by_what_is_decoded_together(seed: int) -> None:
     """Blocks are as large as these weights, so that the inputs' scales alone tell."""
     (fault,) = [fault for fault in FAULTS if fault.name == "fp8"]
-    planted = replace(fault, plant=lambda scene: fp8_engine(scene, "tensorwise"))
+    planted = replace(fault, plant=lambda scene: quantised_engine(scene, "fp8_tensor"))
     outcome = faulty_case(planted, "bf16", seed)
     assert outcome.right, outcome.said
 

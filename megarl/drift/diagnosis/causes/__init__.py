@@ -4,11 +4,11 @@ from megarl.drift.diagnosis.causes.attention_mask import AttentionMask
 from megarl.drift.diagnosis.causes.cause import Cause
 from megarl.drift.diagnosis.causes.chat_template import ChatTemplate
 from megarl.drift.diagnosis.causes.dtype import WholeDtype
-from megarl.drift.diagnosis.causes.fp8 import FP8Recipe
 from megarl.drift.diagnosis.causes.head_precision import HeadPrecision
 from megarl.drift.diagnosis.causes.left_padding import LeftPadding
 from megarl.drift.diagnosis.causes.off_by_one import OffByOne
 from megarl.drift.diagnosis.causes.prefix_cache import PrefixCache
+from megarl.drift.diagnosis.causes.quantised import FP8, INT8
 from megarl.drift.diagnosis.causes.raw_log_probs import RawLogProbs
 from megarl.drift.diagnosis.causes.residual_precision import ResidualPrecision
 from megarl.drift.diagnosis.causes.rope import Rope
@@ -37,7 +37,8 @@ CAUSES: tuple[Cause, ...] = (
     WholeDtype(),
     HeadPrecision(),
     ResidualPrecision(),
-    FP8Recipe(),
+    FP8,
+    INT8,
 )
 """What is read is looked at before what is computed with, and that before how exactly it is computed."""
 

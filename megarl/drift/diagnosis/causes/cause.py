@@ -9,7 +9,9 @@ from megarl.drift.diagnosis.case import Case, Hypothesis
 class Cause(Protocol):
     """One cause: what an experiment switches on, and what is said where that explains the drift."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As findings have it."""
 
     def hypotheses(self, case: Case) -> Iterator[Hypothesis]:
         """The experiments, simplest first; none where the model or the rollouts do not allow any."""
