@@ -106,6 +106,21 @@ def hanging(argv: list[str], name: str, number: int, rank: int, holds_python: bo
     return main(argv)
 
 
+def losing(argv: list[str], pid: int, name: str, number: int) -> int:
+    """`main`; kill -9 to another process, such as its server, when this one comes to the nth phase of that name."""
+    seen = 0
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event == "megarl.phase" and args[0] == name:
+            seen += 1
+            if seen == number:
+                os.kill(pid, signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    return main(argv)
+
+
 def failing_on_rank_1(response: str, problem: object) -> float:
     """A reward that has a bug on one rank."""
     if _rank() == 1:
