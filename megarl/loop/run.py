@@ -224,6 +224,7 @@ class Run:
                 "engine": engine_facts(self),
             }
             with phase("save"):
+                self.journal.sync()
                 self.saver.begin(about, stepped)
             self.saved = state
         if wait:

@@ -74,6 +74,27 @@ def with_largest_file(argv: list[str], limit: int) -> int:
     return main(argv)
 
 
+def noting_syncs(argv: list[str], log: str) -> int:
+    """`main`; a line in `log` for each file that is synced to the disk, and for each that is renamed, its old name."""
+    fsync = os.fsync
+
+    def note(what: str, path: str) -> None:
+        with open(log, "a") as file:
+            file.write(f"{what} {Path(path).name}\n")
+
+    def noted(descriptor: int) -> None:
+        note("synced", os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event == "os.rename":
+            note("renamed", os.fspath(args[0]))
+
+    os.fsync = noted
+    sys.addaudithook(hook)
+    return main(argv)
+
+
 def copying_late(argv: list[str], seconds: float) -> int:
     """`main`; in each save the copy of this rank's tensors begins so late."""
     from megarl.checkpoint.tensors import PendingTensors
