@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -68,8 +69,8 @@ class ShardWriter:
         return self._folder / f"{number}.part"
 
 
-def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Writes one safetensors file and syncs it.
+def write_tensors(tensors: dict[str, Tensor], path: Path, about: Mapping[str, str] = {"format": "pt"}) -> None:
+    """Writes one safetensors file and syncs it. Args: about: texts of its header.
 
     Raises:
         OSError: it could not be written.
@@ -78,7 +79,7 @@ def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     path.touch()
     mode = path.stat().st_mode
     try:
-        save_file(tensors, path, metadata={"format": "pt"})
+        save_file(tensors, path, metadata=dict(about))
     except SafetensorError as error:
         # safetensors' own word for a full disk
         raise OSError(f"{path}: {error}") from error

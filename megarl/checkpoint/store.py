@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from megarl.checkpoint.names import names_in
 from megarl.checkpoint.retention import Retention
 from megarl.checkpoint.state import RunState
 from megarl.config.errors import RunFolderError
@@ -56,9 +57,12 @@ class CheckpointStore:
             digests: of files that were digested where they were written, by path in the staging folder.
 
         Raises:
-            OSError: something could not be written or renamed; the older checkpoints are as they were.
+            OSError: something could not be written or renamed, or what another rank wrote is not seen here; the older
+                checkpoints are as they were.
         """
         paths = {str(path.relative_to(self.staging)): path for path in _files(self.staging)}
+        if unseen := sorted((digests or {}).keys() - paths.keys()):
+            raise OSError(errno.ENOENT, f"{unseen[0]} was written by another process and is not seen by this one")
         files = {name: (digests or {}).get(name) or digest_of(path) for name, path in paths.items()}
         manifest = {"state": state.as_dict(), "files": files, **facts}
         manifest["digest"] = _manifest_digest(manifest)
@@ -101,9 +105,7 @@ class CheckpointStore:
 
     def names(self) -> list[str]:
         """Names of the committed checkpoints, oldest first."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(path.name for path in self.folder.glob("[0-9]-*") if path.is_dir())
+        return names_in(self.folder)
 
     def newest(self) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint whose files are all as the manifest says, with its manifest.
@@ -148,10 +150,13 @@ def _verify(path: Path) -> tuple[dict[str, Any], str | None]:
         return manifest, damage
     for name, digest in manifest["files"].items():
         file = path / name
-        if not file.is_file():
-            return manifest, f"{name} is missing"
-        if digest_of(file) != digest:
-            return manifest, f"{name} is not what was written"
+        try:
+            if not file.is_file():
+                return manifest, f"{name} is missing"
+            if digest_of(file) != digest:
+                return manifest, f"{name} is not what was written"
+        except OSError as error:
+            return manifest, f"{name} cannot be read ({error.strerror})"
     return manifest, None
 
 

@@ -16,6 +16,7 @@ from megarl.config.data import DataConfig
 from megarl.config.errors import DataError
 from megarl.config.names import nearest
 from megarl.config.refusal import in_words, is_unicode
+from megarl.data.json_lines import NoObjectError, numbered_objects
 
 
 @dataclass(frozen=True)
@@ -79,23 +80,16 @@ def read_texts(key: str, path: str, columns: Mapping[str, str]) -> list[tuple[in
 
 def _jsonl_records(path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below, where errors are of its lines
+        yield from numbered_objects(path, _as_written)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); mend its permissions or give another.") from error
-    with file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                # numbers are kept as written: an answer 0.10 stays 0.10
-                record = json.loads(line.decode(), parse_int=str, parse_float=str)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}, line {number}: not JSON ({error}); mend or remove the line.") from error
-            if not isinstance(record, dict):
-                raise DataError(
-                    f"{path}, line {number}: {in_words(record)} is not a JSON object; write a row as one object."
-                )
-            yield number, record
+    except NoObjectError as error:
+        raise DataError(f"{path}, {error}; write a row as one object, or remove the line.") from error
+
+
+def _as_written(line: bytes) -> Any:
+    """A line's value, its numbers as text: an answer 0.10 stays 0.10."""
+    return json.loads(line.decode(), parse_int=str, parse_float=str)
 
 
 def _parquet_records(path: str, columns: Mapping[str, str]) -> Iterable[tuple[int, Mapping[str, Any]]]:

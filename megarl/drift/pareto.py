@@ -13,7 +13,7 @@ from torch import Tensor
 RELIABLE_K = 0.7
 """Largest k-hat of weights that can be trusted (1507.02646)."""
 LEAST_TAIL = 5
-"""Weights that a fit needs; so that 25 are the fewest that have a tail."""
+"""Weights that a fit needs; so that 21 are the fewest that have a tail."""
 _PRIOR_K, _PRIOR_WEIGHTS = 0.5, 10
 """k-hat is drawn towards this value as if by so many weights more (1507.02646)."""
 _PRIOR_SCALE = 3
@@ -27,7 +27,7 @@ def pareto_k(log_weights_N: Tensor) -> float | None:
         log_weights_N: finite, in nats; a constant may be missing from all.
 
     Returns:
-        k-hat; None where fewer than 5 weights are above the one that the tail begins behind, as with fewer than 25
+        k-hat; None where fewer than 5 weights are above the one that the tail begins behind, as with fewer than 21
         weights, or weights that are all the same.
     """
     count = len(log_weights_N)

@@ -4,6 +4,7 @@ Responses are what is resampled (Efron and Tibshirani 1993, chapter 8): the toke
 responses are. The dumps are resampled apart, so they need not hold the same prompts.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,7 @@ UNITS = {
 """Measures by name, with their units."""
 INTERVAL = (0.025, 0.975)
 _AT_ONCE = 2**22
-"""Counts of responses that are held at a time."""
+"""Counts of responses that are held at a time, and their weights beside them."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,9 @@ class Difference:
 
 def differences(first: Measured, second: Measured, resamples: int, seed: int) -> list[Difference]:
     """Each measure of the two, with the interval and the p-value of their difference."""
-    sides = [_sums(side) for side in (first, second)]
-    drawn = [_resampled(side_RM, resamples, f"drift/compare/{seed}/{n}") for n, side_RM in enumerate(sides)]
-    of_whole = [_measures(side_RM.sum(dim=0)[None], len(side_RM)) for side_RM in sides]
-    of_drawn = [_measures(sums_SM, len(side_RM)) for sums_SM, side_RM in zip(drawn, sides, strict=True)]
+    sides = [(side.ratios.sum_R, _sums(side)) for side in (first, second)]
+    of_whole = [_measures(torch.ones(1, len(side[1]), dtype=torch.float64), *side) for side in sides]
+    of_drawn = [_resampled(*side, resamples, f"drift/compare/{seed}/{n}") for n, side in enumerate(sides)]
     return [
         _difference(name, of_whole[0][name].item(), of_whole[1][name].item(), of_drawn[0][name], of_drawn[1][name])
         for name in UNITS
@@ -70,22 +70,18 @@ def differences(first: Measured, second: Measured, resamples: int, seed: int) ->
 
 
 def _sums(found: Measured) -> Tensor:
-    """What every measure is formed from, a row a response: fp64 [R, 10]."""
-    ratios = found.ratios
-    log_ratio_N, absolute_N = ratios.log_ratio_N, ratios.log_ratio_N.abs()
-    ratio_N = log_ratio_N.exp()
+    """What the measures that are ratios of sums are formed from, a row a response: fp64 [R, 8]."""
+    log_ratio_N = found.ratios.log_ratio_N
+    absolute_N, ratio_N = log_ratio_N.abs(), log_ratio_N.exp()
     outside_N = (ratio_N < RATIO_BAND[0]) | (ratio_N > RATIO_BAND[1])
     row_N = torch.repeat_interleave(torch.arange(len(found.tokens_R)), found.tokens_R)
-    of_tokens = (absolute_N, outside_N, absolute_N > torch.tensor(2.0).log(), -log_ratio_N, k3_terms(log_ratio_N))
+    of_tokens = (absolute_N, outside_N, absolute_N > math.log(2), -log_ratio_N, k3_terms(log_ratio_N))
     summed = [torch.bincount(row_N, values_N.double(), minlength=len(found.tokens_R)) for values_N in of_tokens]
-    # a constant factor of all weights leaves their effective size
-    weights_R = (ratios.sum_R - ratios.sum_R.max()).exp()
-    more = [found.tokens_R.double(), ratios.sum_R.abs(), weights_R, weights_R.square(), found.rewards_R]
-    return torch.stack([*summed, *more], dim=1)
+    return torch.stack([*summed, found.tokens_R.double(), found.ratios.sum_R.abs(), found.rewards_R], dim=1)
 
 
-def _resampled(sums_RM: Tensor, resamples: int, name: str) -> Tensor:
-    """The sums over each of S resamples of the responses, with replacement: fp64 [S, M]."""
+def _resampled(log_weights_R: Tensor, sums_RM: Tensor, resamples: int, name: str) -> dict[str, Tensor]:
+    """Each measure [S], over S resamples of the responses, with replacement."""
     generator, rows = named_generator(name), len(sums_RM)
     size = max(1, _AT_ONCE // rows)
     parts = []
@@ -93,13 +89,19 @@ def _resampled(sums_RM: Tensor, resamples: int, name: str) -> Tensor:
         drawn_SR = torch.randint(rows, (min(size, resamples - begin), rows), generator=generator)
         counts_SR = torch.zeros(drawn_SR.shape, dtype=torch.float64)
         counts_SR.scatter_add_(1, drawn_SR, torch.ones_like(counts_SR))
-        parts.append(counts_SR @ sums_RM)
-    return torch.cat(parts)
+        parts.append(_measures(counts_SR, log_weights_R, sums_RM))
+    return {measure: torch.cat([part[measure] for part in parts]) for measure in UNITS}
 
 
-def _measures(sums_SM: Tensor, responses: int) -> dict[str, Tensor]:
-    """Each measure [S], from the sums over `responses` responses."""
-    absolute, outside, above_ln2, k1, k3, tokens, sequence, weights, squares, reward = sums_SM.t()
+def _measures(counts_SR: Tensor, log_weights_R: Tensor, sums_RM: Tensor) -> dict[str, Tensor]:
+    """Each measure [S], of the responses as often as they are drawn."""
+    absolute, outside, above_ln2, k1, k3, tokens, sequence, reward = (counts_SR @ sums_RM).t()
+    responses = len(sums_RM)
+    # a constant factor of all weights leaves their effective size; each resample's own, for one without the dump's
+    # largest weight may have none that fp64 tells from 0 beside it
+    drawn_SR = log_weights_R.masked_fill(counts_SR == 0, -torch.inf)
+    weights_SR = (drawn_SR - drawn_SR.amax(dim=1, keepdim=True)).exp()
+    weights, squares = ((counts_SR * power).sum(dim=1) for power in (weights_SR, weights_SR.square()))
     values = (
         absolute / tokens,
         outside / tokens,

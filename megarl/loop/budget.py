@@ -99,6 +99,7 @@ def _generated(run: Run, responses: int, updates: int) -> _Generated:
         for _ in range(updates):
             rl_step(run)
             run.state.step += 1
+            run.heed_loss()
     return _Generated(requests, answers, floor, older, _copied(run.policy) if updates else older, updates)
 
 

@@ -78,6 +78,17 @@ class Journal:
                 step, {short: values[name] for short, name in SHOWN[phase].items() if name in values}
             )
 
+    def sync(self) -> None:
+        """Has the lines so far on the disk: a checkpoint that outlives a lost node must not outlive its steps' lines.
+
+        Raises:
+            RunFolderError: they do not get there.
+        """
+        if self._is_main:
+            with writing_to(self._recipe.output_dir, "a step's metrics and samples"):
+                self._metrics.sync()
+                self._samples.sync()
+
     def dump(self, header: Header, pieces: Mapping[int, str], batches: Iterable[pa.RecordBatch]) -> None:
         """Writes a rollout dump; see `DumpFolder.write`."""
         if self._is_main:

@@ -29,6 +29,8 @@ from megarl.rollout.engine import EngineError
 def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
     """One step: the state's next prompts, its weights before, one version more after. Collective.
 
+    Who calls it counts the step and writes it down, and then calls `Run.heed_loss`.
+
     Returns:
         The step's metrics, and a few of its rollouts as text.
     """
@@ -145,18 +147,15 @@ def _update(run: Run, batch: TrainBatch, recipe: Recipe) -> list[Update]:
 def _sync(run: Run, seconds: dict[str, float]) -> None:
     """Gives the engine the weights, once it has ended what may not span the update. Collective.
 
-    Raises:
-        EngineError: the engine is gone for good; the state after this step was saved.
+    Where it is gone for good the step is over all the same: see `Run.heed_loss`.
     """
     try:
         if run.ahead is not None:
             with timed(seconds, "generation_wait"):
                 run.ahead.settle()
         run.sync.push(run.state.weight_version)
-    except EngineError:
-        run.state.step += 1
-        run.save()
-        raise
+    except EngineError as error:
+        run.lost_engine = error
 
 
 def steered(run: Run, coefficient: float, kl: float | None) -> float:

@@ -76,6 +76,7 @@ class Run:
     warned_of_entropy: bool = False
     token_classes_V: Tensor | None = None
     told_of_drift: set[str] = field(default_factory=set)
+    lost_engine: EngineError | None = None
 
     @property
     def folder(self) -> Path:
@@ -186,6 +187,16 @@ class Run:
             self.save()
             raise Stopped(int(number))
 
+    def heed_loss(self) -> None:
+        """Ends the run where the step that is over lost its engine: to be called once the step is counted.
+
+        Raises:
+            EngineError: the engine is gone for good; the state after the step was saved.
+        """
+        if self.lost_engine is not None:
+            self.save()
+            raise self.lost_engine
+
     def save(self, *, wait: bool = True, metrics: Mapping[str, float] | None = None) -> None:
         """Checkpoints the state, unless the newest checkpoint is of this state already.
 
@@ -213,6 +224,7 @@ class Run:
                 "engine": engine_facts(self),
             }
             with phase("save"):
+                self.journal.sync()
                 self.saver.begin(about, stepped)
             self.saved = state
         if wait:

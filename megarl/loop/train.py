@@ -135,6 +135,7 @@ def _reinforce(run: Run) -> None:
         entropy = metrics.get("policy/entropy")
         if entropy is not None and entropy_has_collapsed(run, entropy):
             _raise_alarm(run, entropy)
+        run.heed_loss()
         every = run.recipe.checkpoint.every
         if every and state.step % every == 0 and state.step < config.steps:
             run.save(wait=False, metrics=metrics)

@@ -158,6 +158,10 @@ class JsonlFile:
         self._file.write(json_line(line))
         self._file.flush()
 
+    def sync(self) -> None:
+        """Has every line on the disk, for a power cut too. Raises: OSError: they do not get there."""
+        os.fsync(self._file.fileno())
+
     def rewind(self, phase_order: tuple[str, ...], phase: str, step: int) -> list[dict[str, Any]]:
         """Drops the lines after (`phase`, `step`), a point whose own lines stay, and returns those kept.
 

@@ -75,6 +75,10 @@ class MetricsWriter:
         for mirror in self._mirrors:
             mirror.write(phase, step, numbers)
 
+    def sync(self) -> None:
+        """See `JsonlFile.sync`."""
+        self._file.sync()
+
     def rewind(self, phase_order: tuple[str, ...], phase: str, step: int) -> None:
         """Drops what a resumed run will write again: every line after (`phase`, `step`).
 

@@ -54,6 +54,10 @@ class SampleWriter:
         for sample in samples:
             self._file.append({"phase": phase, "step": step, **nulled(asdict(sample))})
 
+    def sync(self) -> None:
+        """See `JsonlFile.sync`."""
+        self._file.sync()
+
     def rewind(self, phase_order: tuple[str, ...], phase: str, step: int) -> None:
         """Drops every sample after (`phase`, `step`), as `MetricsWriter.rewind` does for metrics.
 

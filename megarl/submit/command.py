@@ -74,12 +74,23 @@ def submit(request: Request) -> None:
         write_atomic(file, script.encode())
     except OSError as error:
         raise ProfileError(f"logs={logs} cannot be written ({error.strerror}); name another folder.") from error
-    ids: list[str] = []
-    dependency = request.dependency
-    for _ in range(request.chain):
-        ids.append(slurm.submit(file, dependency))
-        # the next link starts where this one ends before its run does
-        dependency = f"afternotok:{ids[-1]}"
+    ids = _chained(file, request)
     folders = tuple(str(Path(run.folder).absolute()) for run in job.runs)
     records.write(logs, records.Record(submission, str(job.name), tuple(ids), folders, str(file)))
     print(f"submitted {' '.join(ids)}: {len(runs)} run{'s' if len(runs) > 1 else ''}, script {file}")
+
+
+def _chained(script: Path, request: Request) -> list[str]:
+    """The ids of the chain's jobs; where one is refused, those before it are taken back."""
+    ids: list[str] = []
+    dependency = request.dependency
+    try:
+        for _ in range(request.chain):
+            ids.append(slurm.submit(script, dependency))
+            # the next link starts where this one ends before its run does
+            dependency = f"afternotok:{ids[-1]}"
+    except ProfileError:
+        for job in reversed(ids):
+            slurm.cancel(job)
+        raise
+    return ids

@@ -124,7 +124,8 @@ def build_job(
         raise ProfileError(
             "layout=hetjob cannot be an array, which SLURM does not allow; submit each run, or use split."
         )
-    staged = _staged(recipe, profile)
+    # a sweep may be over what is staged: each run has the copy of its own
+    staged = [_staged(task.recipe, profile) for task in tasks]
     # paths are named relative to where the recipe's own are: the folder that the job is submitted from
     folder = Path.cwd()
     return Job(
@@ -133,8 +134,8 @@ def build_job(
         engine_options=engine_options(profile) if profile.layout == "hetjob" else (),
         folder=str(folder),
         recipe=recipe_path,
-        runs=tuple(_run(task, profile, staged) for task in tasks),
-        staged=tuple(staged.values()),
+        runs=tuple(_run(task, profile, own) for task, own in zip(tasks, staged, strict=True)),
+        staged=tuple(dict.fromkeys(copy for own in staged for copy in own.values())),
         submission=submission,
         python=profile.python or sys.executable,
         host_python=sys.executable,

@@ -82,7 +82,7 @@ def _decided(before: Sequence[Attempt], now: Attempt, limits: Limits) -> tuple[V
     failed_at = _failures(attempts)
     if failed_at[-1] is None:
         return "again", f"stopped by {now.stopped}, and saved"
-    if now.code == _USER_ERROR and not before:
+    if now.code == _USER_ERROR and all(attempt.bad for attempt in before):
         return "stop", "the recipe, its data or its folder cannot be used; the job's output says why"
     at = failed_at[-1] or "the start"
     row = _row(failed_at)

@@ -57,11 +57,14 @@ def test_without_the_key_a_run_has_drift(tmp_path: Path) -> None:
     ids=["tensor", "sequence, bf16", "context, packed", "pipeline, recomputed", "data"],
 )
 def test_two_ranks_have_no_drift_either(tmp_path: Path, layout: list[str]) -> None:
-    """Nor do they draw other tokens in the first step, whose gradient is that of one rank up to fp32's rounding."""
+    """Nor do they draw other tokens in the first step, whose gradient is that of one rank up to rounding.
+
+    In bf16 each product of the gradient is rounded by up to 2^-8; the norm is held to five of them.
+    """
     two = lines_of(tmp_path / "two", INVARIANT, "parallel.world_size=2", "rl.micro_batch_size=8", *layout)
     assert all(line["drift/abs_max"] == 0 for line in two)
     one = lines_of(tmp_path / "one", INVARIANT, *[each for each in layout if each.startswith("precision")])
     for name in ("drift/tokens", "reward/mean", "policy/entropy"):
         assert two[0][name] == pytest.approx(one[0][name], rel=1e-5), name
     coarse = "precision.dtype=bf16" in layout
-    assert two[0]["policy/grad_norm"] == pytest.approx(one[0]["policy/grad_norm"], rel=0.02 if coarse else 1e-4)
+    assert two[0]["policy/grad_norm"] == pytest.approx(one[0]["policy/grad_norm"], rel=5 * 2**-8 if coarse else 1e-4)

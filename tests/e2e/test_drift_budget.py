@@ -19,17 +19,15 @@ SIZES = [
 ]
 
 
-def budget_of(folder: Path, *arguments: str) -> dict[str, Any]:
+def asked_for(folder: Path, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "megarl", "drift", "budget", DEMO, f"output_dir={folder / 'run'}", *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def budget_of(folder: Path, *arguments: str, timeout_s: float = 300) -> dict[str, Any]:
+    """What the command writes of 24 responses, unless they are asked for otherwise."""
     file = folder / "budget.json"
-    told = [*SIZES, f"output_dir={folder / 'run'}", "--responses", "24", "--json", str(file), *arguments]
-    ran = subprocess.run(
-        [sys.executable, "-m", "megarl", "drift", "budget", DEMO, *told],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ran = asked_for(folder, *SIZES, "--responses", "24", "--json", str(file), *arguments, timeout_s=timeout_s)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found: dict[str, Any] = json.loads(file.read_text())
     assert all(part["name"] in ran.stdout for part in found["parts"]), ran.stdout
@@ -96,14 +94,7 @@ def test_the_planted_cause_has_the_largest_share(tmp_path: Path, planted: list[s
     ],
 )
 def test_mistakes_are_refused(tmp_path: Path, arguments: list[str], complaint: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "megarl", "drift", "budget", DEMO, f"output_dir={tmp_path / 'run'}", *arguments],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ran = asked_for(tmp_path, *arguments, timeout_s=120)
     assert ran.returncode == 2
     assert ran.stderr.startswith(f"megarl: error: {complaint}") and ran.stderr.count("\n") == 1
 

@@ -1,13 +1,10 @@
 """`megarl drift budget` beside a real vLLM: parts of the engine's own, each measured with servers of its settings."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_drift_budget import DEMO, REPOSITORY, SIZES
+from tests.e2e.test_drift_budget import budget_of
 
 pytestmark = pytest.mark.vllm
 
@@ -19,18 +16,7 @@ def test_a_quantised_servers_drift_is_its_quantisation(tmp_path: Path) -> None:
 
     E4M3 has 4 bits fewer than bf16 and errors 16 times as large: it is most of the drift, and the kernel nothing.
     """
-    file = tmp_path / "budget.json"
-    told = [*SIZES, *QUANTISED, f"output_dir={tmp_path / 'run'}", "--responses", "24", "--json", str(file)]
-    ran = subprocess.run(
-        [sys.executable, "-m", "megarl", "drift", "budget", DEMO, *told],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    found = json.loads(file.read_text())
+    found = budget_of(tmp_path, *QUANTISED, timeout_s=900)
     parts = {part["name"]: part for part in found["parts"]}
     assert list(parts) == ["precision, trainer", "kernel", "precision, engine", "quantisation, engine"]
     assert max(parts, key=lambda name: parts[name]["k3"]) == "quantisation, engine"

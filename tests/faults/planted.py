@@ -74,6 +74,27 @@ def with_largest_file(argv: list[str], limit: int) -> int:
     return main(argv)
 
 
+def noting_syncs(argv: list[str], log: str) -> int:
+    """`main`; a line in `log` for each file that is synced to the disk, and for each that is renamed, its old name."""
+    fsync = os.fsync
+
+    def note(what: str, path: str) -> None:
+        with open(log, "a") as file:
+            file.write(f"{what} {Path(path).name}\n")
+
+    def noted(descriptor: int) -> None:
+        note("synced", os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event == "os.rename":
+            note("renamed", os.fspath(args[0]))
+
+    os.fsync = noted
+    sys.addaudithook(hook)
+    return main(argv)
+
+
 def copying_late(argv: list[str], seconds: float) -> int:
     """`main`; in each save the copy of this rank's tensors begins so late."""
     from megarl.checkpoint.tensors import PendingTensors
@@ -103,6 +124,21 @@ def hanging(argv: list[str], name: str, number: int, rank: int, holds_python: bo
 
     if _rank() == rank:
         sys.addaudithook(hook)
+    return main(argv)
+
+
+def losing(argv: list[str], pid: int, name: str, number: int) -> int:
+    """`main`; kill -9 to another process, such as its server, when this one comes to the nth phase of that name."""
+    seen = 0
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event == "megarl.phase" and args[0] == name:
+            seen += 1
+            if seen == number:
+                os.kill(pid, signal.SIGKILL)
+
+    sys.addaudithook(hook)
     return main(argv)
 
 

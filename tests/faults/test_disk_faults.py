@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from megarl.checkpoint.store import CheckpointStore
-from tests.faults.planted import with_largest_file
+from tests.faults.planted import noting_syncs, with_largest_file
 from tests.forked_runs import train
 
 pytestmark = pytest.mark.parallel
@@ -35,6 +35,19 @@ def test_a_full_disk(case: str, tmp_path: Path) -> None:
     resumed = train(*settings)
     assert resumed.returncode == 0, resumed.stderr
     assert f"resumed from {folder}/checkpoints/1-rl-00000000" in resumed.stdout
+
+
+def test_a_checkpoint_is_on_the_disk_after_the_lines_of_its_steps(tmp_path: Path) -> None:
+    """Else a node that loses its power leaves a checkpoint whose steps are in no log."""
+    log = tmp_path / "log"
+    run = train(f"output_dir={tmp_path / 'run'}", *SHORT, start=noting_syncs, more=(str(log),))
+    assert run.returncode == 0, run.stderr
+    *saves, _ = log.read_text().split("renamed .writing\n")
+    # the start of RL, three steps but the last one's, and the end
+    assert len(saves) == 4
+    for lines in saves:
+        assert "synced metrics.jsonl\n" in lines and "synced samples.jsonl\n" in lines
+        assert lines.index("synced metrics.jsonl") < lines.index("synced .manifest.json")
 
 
 def test_a_folder_that_cannot_be_written_any_more(tmp_path: Path) -> None:

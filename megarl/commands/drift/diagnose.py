@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from megarl.commands.drift.older import add_older
 from megarl.commands.drift.sampling import check_sampling
 from megarl.config.errors import UserError
 
@@ -15,15 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", type=Path, metavar="FOLDER", help="weights that the trainer scored with, in Hugging Face layout"
     )
-    parser.add_argument(
-        "--older",
-        type=Path,
-        metavar="FOLDER",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="weights before those, newest first",
-    )
+    add_older(parser, "those")
     parser.add_argument(
         "--dtype", choices=("fp32", "bf16", "fp16"), help="the trainer's precision; what the dump says if not given"
     )

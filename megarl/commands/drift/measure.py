@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from megarl.commands.command import add_recipe
+from megarl.commands.drift.older import add_older
 from megarl.commands.drift.sampling import check_sampling
 from megarl.config.errors import UserError
 
@@ -24,15 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-weights", action="store_true", help="of a running server: it answers with the weights that it has"
     )
-    parser.add_argument(
-        "--older",
-        type=Path,
-        metavar="FOLDER",
-        nargs="+",
-        action="extend",
-        default=[],
-        help="weights before the trainer's, newest first",
-    )
+    add_older(parser, "the trainer's")
     parser.add_argument(
         "--prompts", type=Path, metavar="FILE", help="a prompt a line, JSONL or parquet; or the recipe's"
     )

@@ -1,6 +1,5 @@
 """Files of other trainers: whose each is, and its responses."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from megarl.data.json_lines import NoObjectError, numbered_objects
 from megarl.dumps.errors import DumpError
 from megarl.dumps.importers import ROW_FORMATS, RowFormat
 from megarl.dumps.importers.row import Row, checked, to_responses
@@ -80,20 +80,11 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below, where errors are of its lines
+        for _, row in numbered_objects(path):
+            yield row
     except OSError as error:
         raise DumpError(f"{path} cannot be read ({error.strerror}); mend its permissions or name another.") from error
-    with file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DumpError(
-                    f"{path} has a line {number} that is no JSON ({error}); where it is the last, the file was cut "
-                    "short: copy it again, or delete the line."
-                ) from error
-            if not isinstance(row, dict):
-                raise DumpError(f"{path} has a line {number} that is no JSON object; give one a response.")
-            yield row
+    except NoObjectError as error:
+        raise DumpError(
+            f"{path}, {error}; where it is the last, the file was cut short: copy it again, or delete the line."
+        ) from error

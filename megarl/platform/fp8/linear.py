@@ -7,18 +7,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.tensor_parallel import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-    copy_to_tensor_model_parallel_region,
-    gather_from_sequence_parallel_region,
-)
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from torch import Tensor
 
 from megarl.config.precision import FP8Config
 from megarl.platform.fp8.cast import Quantised
 from megarl.platform.fp8.delayed import DelayedScale
 from megarl.platform.fp8.rounding import Rounding
+from megarl.platform.layers.column_input import whole_input
 
 
 def emulate_fp8(layers: torch.nn.Module, config: FP8Config) -> None:
@@ -76,11 +72,8 @@ def _linear(
     **_: Any,
 ) -> Tensor:
     """Megatron-core's linear_with_grad_accumulation_and_async_allreduce: [..., k] to [..., m]."""
-    if sequence_parallel:
-        # gathered before it is rounded: a scale over this rank's tokens alone would depend on the layout
-        input = gather_from_sequence_parallel_region(input, group=tp_group)
-    elif allreduce_dgrad:
-        input = copy_to_tensor_model_parallel_region(input, group=tp_group)
+    # gathered before it is rounded: a scale over this rank's tokens alone would depend on the layout
+    input = whole_input(input, tp_group, is_split=sequence_parallel, adds_gradients=allreduce_dgrad)
     output: Tensor = _RoundedProduct.apply(  # type: ignore[no-untyped-call]
         input, weight, rounding, torch.is_grad_enabled()
     )

@@ -7,12 +7,7 @@ them: Megatron-core's forms sines over whatever positions a batch has.
 from typing import Any
 
 import torch
-from megatron.core.tensor_parallel import (
-    RowParallelLinear,
-    copy_to_tensor_model_parallel_region,
-    gather_from_sequence_parallel_region,
-    scatter_to_sequence_parallel_region,
-)
+from megatron.core.tensor_parallel import RowParallelLinear, scatter_to_sequence_parallel_region
 from torch import Tensor
 
 from megarl.platform.invariant.attention import attention
@@ -20,6 +15,7 @@ from megarl.platform.invariant.linear import linear, linear_over_ranks
 from megarl.platform.invariant.rotary import Rotary
 from megarl.platform.invariant.rows import rms_norm
 from megarl.platform.layers.attention import CoreAttention
+from megarl.platform.layers.column_input import whole_input
 from megarl.platform.layers.norm_linear import LayerNormColumnParallelLinear
 from megarl.platform.layers.rms_norm import RMSNorm
 
@@ -54,11 +50,9 @@ class InvariantNormColumnParallelLinear(LayerNormColumnParallelLinear):
         tp_group: Any = None,
         **_: Any,
     ) -> Tensor:
-        if sequence_parallel:
-            input = gather_from_sequence_parallel_region(input, group=tp_group)
-        elif allreduce_dgrad:
-            input = copy_to_tensor_model_parallel_region(input, group=tp_group)
-        return linear(input, weight, bias)
+        return linear(
+            whole_input(input, tp_group, is_split=sequence_parallel, adds_gradients=allreduce_dgrad), weight, bias
+        )
 
 
 class InvariantRowParallelLinear(RowParallelLinear):  # type: ignore[misc]

@@ -1,7 +1,10 @@
 """Responses that wait come back from a checkpoint as they were."""
 
 import math
+import resource
 from pathlib import Path
+
+import pytest
 
 from megarl.checkpoint.responses import RESPONSES, load_responses, save_responses
 from megarl.checkpoint.state import RunState
@@ -37,6 +40,18 @@ def test_nothing_is_no_file(tmp_path: Path) -> None:
     save_responses(tmp_path, {})
     assert not (tmp_path / RESPONSES).exists()
     assert load_responses(tmp_path) == {}
+
+
+def test_a_disk_that_takes_no_more_is_told_as_one(tmp_path: Path) -> None:
+    """Which a run puts into a sentence; safetensors has an error of its own for it."""
+    awaited = {0: {0: completion("a", tuple(range(1000)), (-1.0,) * 1000)}}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            save_responses(tmp_path, awaited)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_they_are_no_part_of_the_manifest() -> None:

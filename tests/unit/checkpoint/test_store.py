@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from megarl.checkpoint.retention import Retention
 from megarl.checkpoint.state import RunState
 from megarl.checkpoint.store import MANIFEST, CheckpointStore
 from megarl.config.errors import RunFolderError
@@ -81,6 +82,12 @@ def remove_a_file(path: Path) -> None:
     (path / "rng.bin").unlink()
 
 
+def make_a_file_unreadable(path: Path) -> None:
+    # which the kernel answers with EIO, as it does where a disk has a bad sector
+    (path / "rng.bin").unlink()
+    (path / "rng.bin").symlink_to("/proc/self/mem")
+
+
 def tear_the_manifest(path: Path) -> None:
     (path / MANIFEST).write_bytes((path / MANIFEST).read_bytes()[:-30])
 
@@ -125,6 +132,7 @@ DAMAGES: dict[Callable[[Path], None], str] = {
     flip_a_byte: "tensors/0.bin is not what was written",
     cut_a_file: "tensors/0.bin is not what was written",
     remove_a_file: "rng.bin is missing",
+    make_a_file_unreadable: "rng.bin cannot be read (Input/output error)",
     tear_the_manifest: "its manifest cannot be read",
     nest_the_manifest: "its manifest cannot be read",
     empty_the_manifest: "its manifest cannot be read",
@@ -196,6 +204,27 @@ def test_a_save_never_drops_itself_for_a_damaged_later_one(tmp_path: Path, keep:
     path = save(store, 30)
     found = store.newest()
     assert found is not None and found[0] == path
+
+
+def test_a_copy_that_a_user_kept_is_no_checkpoint(tmp_path: Path) -> None:
+    """Nor is it deleted, though it sorts among the oldest."""
+    store = CheckpointStore(tmp_path, Retention(1, every=2))
+    copy = tmp_path / "1-rl-00000001.good"
+    save(store, 1).rename(copy)
+    save(store, 3)
+    assert store.names() == ["1-rl-00000003"] and copy.is_dir()
+
+
+def test_a_file_of_another_rank_that_is_not_seen_is_told(tmp_path: Path) -> None:
+    """What a network file system may do; without its digest in the manifest the checkpoint would look whole."""
+    store = CheckpointStore(tmp_path, keep=1)
+    before = save(store, 1)
+    (store.begin() / "rng-0.bin").write_bytes(b"here")
+    elsewhere = {"rng-1.bin": {"bytes": 4, "sha256": "0" * 64}}
+    with pytest.raises(FileNotFoundError, match=r"rng-1\.bin was written by another process"):
+        store.commit(RunState(phase="rl", step=2), {}, elsewhere)
+    found = store.newest()
+    assert found is not None and found[0] == before
 
 
 class _RenamesLikeABrokenServer(CheckpointStore):

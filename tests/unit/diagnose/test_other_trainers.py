@@ -185,7 +185,7 @@ def bad_dumps(folder: Path, rollouts: Rollouts) -> dict[str, Path]:
         write(folder / f"two/step-{step:08d}.parquet", rollouts, step=step, tokenizer=tokenizer)
     return {
         "is no whole parquet file": cut,
-        "that is no JSON": short,
+        ": not JSON": short,
         "NaN among its trainer_log_probs": nan,
         "1 rollout_log_probs for": unequal,
         "without responses, old_log_probs, rollout_log_probs": missing,

@@ -11,7 +11,7 @@ from tests.unit.objectives.reference import uniform
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.5, 3.0, 40.0, 1e5])
-@pytest.mark.parametrize("count", [25, 26, 100, 400])
+@pytest.mark.parametrize("count", [21, 26, 100, 400])
 def test_k_hat_is_that_of_exact_arithmetic(scale: float, count: int) -> None:
     """From weights that are nearly alike to some that are e^(2 * 10^5) apart."""
     log_weights = uniform(-scale, scale, (count,), count)
@@ -46,7 +46,7 @@ def test_bounded_weights_are_reliable_and_heavy_ones_are_not() -> None:
     assert bounded < RELIABLE_K < heavy
 
 
-@pytest.mark.parametrize("log_weights", [[], [0.0] * 3, [0.5] * 1000, [0.0] * 24, [0.0] * 997 + [1.0, 2.0, 3.0]])
+@pytest.mark.parametrize("log_weights", [[], [0.0] * 3, [0.5] * 1000, [*range(20)], [0.0] * 997 + [1.0, 2.0, 3.0]])
 def test_what_has_no_tail_has_no_k_hat(log_weights: list[float]) -> None:
     assert pareto_k(torch.tensor(log_weights, dtype=torch.float64)) is None
     assert exact_pareto_k(log_weights) is None

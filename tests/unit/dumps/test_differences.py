@@ -49,6 +49,17 @@ def test_twice_the_drift_is_found(tmp_path: Path) -> None:
     assert not rows_found["reward"].differs
 
 
+def test_resamples_without_the_largest_weight_have_an_effective_size_too(tmp_path: Path) -> None:
+    """Its weight, e^1200 times the others', leaves nothing of theirs; some third of the resamples is without it."""
+    held = rows([3] * 16)
+    held["old_log_probs"][0] = np.zeros(3, np.float32)
+    held["rollout_log_probs"][0] = np.full(3, -400.0, np.float32)
+    side = measured(open_dump(write(tmp_path / "heavy.parquet", held)))
+    found = {row.name: row for row in differences(side, made(tmp_path), 200, 0)}["effective sample size"]
+    assert found.first == pytest.approx(1 / 16, rel=1e-12)
+    assert -1 <= found.low <= found.high <= 1
+
+
 def test_alike_dumps_differ_about_as_often_as_they_should(tmp_path: Path) -> None:
     """With 95 % intervals of 40 pairs more than 8 false alarms have a probability of 1e-4 (binomial, 0.05).
 

@@ -149,7 +149,7 @@ def test_nan_where_it_counts(tmp_path: Path) -> None:
 def test_a_line_cut_short(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(verl()) + "\n" + json.dumps(verl())[:-9])
-    assert "a line 2 that is no JSON" in refusal(path)
+    assert "line 2: not JSON" in refusal(path)
 
 
 def test_another_kind_of_value(tmp_path: Path) -> None:

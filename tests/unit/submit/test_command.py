@@ -1,5 +1,6 @@
 """What `megarl submit` refuses before SLURM is asked, and what it prints where nothing is submitted."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,3 +45,26 @@ def test_refused(case: str) -> None:
 def test_a_dependency_is_no_way_into_the_command(value: str) -> None:
     with pytest.raises(UserError, match="--dependency"):
         submit(replace(DRY, dependency=value))
+
+
+SLURM = """#!/bin/sh
+echo "$(basename "$0") $*" >>calls
+test "$(basename "$0")" = scancel && exit 0
+test "$(grep -c sbatch calls)" -gt 2 && echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2 && exit 1
+grep -c sbatch calls
+"""
+"""sbatch that takes two jobs and no third, and scancel."""
+
+
+def test_of_a_chain_that_is_refused_halfway_no_job_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("sbatch", "scancel"):
+        (tmp_path / name).write_text(SLURM)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(UserError, match="sbatch refused: sbatch: error: QOSMaxSubmitJobPerUserLimit"):
+        submit(replace(DRY, chain=3, dry_run=False))
+    commands = (tmp_path / "calls").read_text().splitlines()
+    assert [command.split()[0] for command in commands[:3]] == ["sbatch"] * 3
+    assert commands[3:] == ["scancel 2", "scancel 1"]
+    assert list((tmp_path / "runs/slurm").glob("*.job.json")) == []

@@ -1,13 +1,16 @@
 """Profiles that are refused, each with one sentence; and those that come with megarl."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
 from megarl.config.errors import UserError
+from megarl.config.yaml_text import format_value
 from megarl.submit.job import build_job
 from megarl.submit.load import load_profile
 from megarl.submit.reference import reference
+from megarl.submit.tasks import Task
 from tests.runs import RECIPE, REPOSITORY
 from tests.unit.submit.rendered import SERVED, demo_tasks, loaded
 
@@ -119,3 +122,20 @@ def test_the_trainer_beside_servers_is_not_told_how_to_start_them(tmp_path: Path
     (run,) = job.runs
     assert run.servers == (*overrides, "engine.allow_remote=true")
     assert run.trainer == (*overrides, "engine.tensor=1", "engine.kv_cache_gib=null", "engine.allow_remote=true")
+
+
+def test_each_run_of_a_sweep_has_the_copy_of_its_own_model(tmp_path: Path) -> None:
+    """A sweep over a staged key must not train the first value's model under every name."""
+    (demo,) = demo_tasks(())
+    runs = []
+    for name in ("a", "b", "a"):
+        recipe = deepcopy(demo.recipe)
+        (tmp_path / name).mkdir(exist_ok=True)
+        recipe.model.init_from = str(tmp_path / name)
+        runs.append(Task(recipe, (f"model.init_from={tmp_path / name}",)))
+    profile = loaded(tmp_path, staging={"folder": "/disk", "keys": ["model.init_from"]})
+    job = build_job(RECIPE, runs, profile, "now", {})
+    first, second = job.staged
+    assert [Path(copy.source).name for copy in job.staged] == ["a", "b"] and first.target != second.target
+    read = [run.trainer[-1] for run in job.runs]
+    assert read == [f"model.init_from={format_value(copy.target)}" for copy in (first, second, first)]

@@ -60,6 +60,8 @@ def test_failures_in_all_are_bounded() -> None:
 def test_a_mistake_of_the_users_is_not_tried_again() -> None:
     refused = replace(FAILED, code=2, reached="", saved="")
     assert of(refused) == "stop"
+    # a bad node says nothing of the recipe, which is first looked at on the next
+    assert of(replace(refused, code=1, bad=("n1",)), refused) == "stop"
     # later it is the folder that a process of a lost node still holds
     assert of(FAILED, refused) == "again"
 
