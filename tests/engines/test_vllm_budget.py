@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_drift_budget import DEMO, REPOSITORY, SIZES
+from tests.e2e.test_drift_budget import SIZES
+from tests.runs import RECIPE, REPOSITORY
 
 pytestmark = pytest.mark.vllm
 
@@ -22,7 +23,7 @@ def test_a_quantised_servers_drift_is_its_quantisation(tmp_path: Path) -> None:
     file = tmp_path / "budget.json"
     told = [*SIZES, *QUANTISED, f"output_dir={tmp_path / 'run'}", "--responses", "24", "--json", str(file)]
     ran = subprocess.run(
-        [sys.executable, "-m", "megarl", "drift", "budget", DEMO, *told],
+        [sys.executable, "-m", "megarl", "drift", "budget", RECIPE, *told],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
