@@ -1,9 +1,9 @@
-"""`megarl train` in forked processes, one a rank, for tests of what a run does rather than of how it is started."""
+"""Commands in forked processes, one a rank, for tests of what they do rather than of how they are started."""
 
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -50,15 +50,8 @@ class ForkedRun:
 
 
 @contextmanager
-def forked(arguments: list[str], start: Callable[..., int] = main, *more: Any) -> Iterator[ForkedRun]:
-    """A run in the background, as under torchrun where it has several ranks; killed on the way out.
-
-    Args:
-        arguments: recipe and overrides.
-        start: called in each process, in the place of `main`, with the command's arguments and `more`.
-        more: what pickle takes.
-    """
-    size = load_recipe(arguments[0], arguments[1:]).recipe.parallel.world_size
+def _ranks(words: list[str], size: int, start: Callable[..., int] = main, *more: Any) -> Iterator[ForkedRun]:
+    """A command in the background, as under torchrun where it has several ranks; killed on the way out."""
     with tempfile.TemporaryDirectory(prefix="run-") as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         # on a port that the kernel picks
@@ -67,12 +60,38 @@ def forked(arguments: list[str], start: Callable[..., int] = main, *more: Any) -
         try:
             for rank in range(size):
                 variables = environment(**(world_environment(rank, size, store.port) if size > 1 else {}))
-                run.ranks.append(
-                    fork(start, ["train", *arguments], *more, environment=variables, stdout=out, stderr=err),
-                )
+                run.ranks.append(fork(start, words, *more, environment=variables, stdout=out, stderr=err))
             yield run
         finally:
             run.kill()
+
+
+def forked(arguments: list[str], start: Callable[..., int] = main, *more: Any) -> AbstractContextManager[ForkedRun]:
+    """A run in the background, of as many ranks as its recipe says; killed on the way out.
+
+    Args:
+        arguments: recipe and overrides.
+        start: called in each process, in the place of `main`, with the command's arguments and `more`.
+        more: what pickle takes.
+    """
+    size = load_recipe(arguments[0], arguments[1:]).recipe.parallel.world_size
+    return _ranks(["train", *arguments], size, start, *more)
+
+
+def megarl(
+    *words: str, ranks: int = 1, timeout_s: float = TIMEOUT_S, start: Callable[..., int] = main, more: Any = ()
+) -> subprocess.CompletedProcess[str]:
+    """Any command to its end.
+
+    Args:
+        words: those of the command line, behind the program's name.
+        ranks: processes, joined as under torchrun where there are several.
+        timeout_s: seconds; one that takes longer fails the test with what it printed.
+        start: as in `forked`.
+        more: likewise.
+    """
+    with _ranks(list(words), ranks, start, *more) as run:
+        return ended(run, list(words), timeout_s)
 
 
 def started(*overrides: str, start: Callable[..., int] = main, more: Any = ()) -> AbstractContextManager[ForkedRun]:
@@ -96,13 +115,20 @@ def finished(
         start: as in `forked`.
         more: likewise.
     """
-    deadline = time.monotonic() + timeout_s
     with forked(arguments, start, *more) as run:
-        while (status := run.poll()) is None:
-            assert time.monotonic() < deadline, f"not over after {timeout_s:g} s: {run.stdout.read()}"
-            time.sleep(0.02)
-        # of a mistake that all ranks find, rank 0 tells
-        grace = time.monotonic() + GRACE_S
-        while status and any(rank.exitcode is None for rank in run.ranks) and time.monotonic() < grace:
-            time.sleep(0.02)
-        return subprocess.CompletedProcess(arguments, status, run.out.read_text(), run.err.read_text())
+        return ended(run, arguments, timeout_s)
+
+
+def ended(
+    run: ForkedRun, arguments: Sequence[str] = (), timeout_s: float = TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
+    """Waits for a run in the background; the arguments are those that a test's failure shows."""
+    deadline = time.monotonic() + timeout_s
+    while (status := run.poll()) is None:
+        assert time.monotonic() < deadline, f"not over after {timeout_s:g} s: {run.stdout.read()}"
+        time.sleep(0.02)
+    # of a mistake that all ranks find, rank 0 tells
+    grace = time.monotonic() + GRACE_S
+    while status and any(rank.exitcode is None for rank in run.ranks) and time.monotonic() < grace:
+        time.sleep(0.02)
+    return subprocess.CompletedProcess(arguments, status, run.out.read_text(), run.err.read_text())

@@ -28,11 +28,17 @@ def lines_of(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     return metrics(folder)
 
 
+@pytest.fixture(scope="module")
+def of_one_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """The metrics of a run in each precision."""
+    folder = tmp_path_factory.mktemp("one")
+    return {dtype: lines_of(folder / dtype, INVARIANT, f"precision.dtype={dtype}") for dtype in ("fp32", "bf16")}
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_a_run_has_no_drift(tmp_path: Path, dtype: str) -> None:
-    lines = lines_of(tmp_path / "run", INVARIANT, f"precision.dtype={dtype}")
-    assert len(lines) == 2
-    for line in lines:
+def test_a_run_has_no_drift(of_one_rank: dict[str, list[dict[str, Any]]], dtype: str) -> None:
+    assert len(of_one_rank[dtype]) == 2
+    for line in of_one_rank[dtype]:
         assert line["drift/tokens"] > 100 and line["drift/tokens_without_log_prob"] == 0
         for name in ("abs_max", "k1", "k3", "chi2", "sequence_sum_abs_max"):
             assert line[f"drift/{name}"] == 0, name
@@ -56,15 +62,17 @@ def test_without_the_key_a_run_has_drift(tmp_path: Path) -> None:
     ],
     ids=["tensor", "sequence, bf16", "context, packed", "pipeline, recomputed", "data"],
 )
-def test_two_ranks_have_no_drift_either(tmp_path: Path, layout: list[str]) -> None:
+def test_two_ranks_have_no_drift_either(
+    tmp_path: Path, layout: list[str], of_one_rank: dict[str, list[dict[str, Any]]]
+) -> None:
     """Nor do they draw other tokens in the first step, whose gradient is that of one rank up to rounding.
 
     In bf16 each product of the gradient is rounded by up to 2^-8; the norm is held to five of them.
     """
     two = lines_of(tmp_path / "two", INVARIANT, "parallel.world_size=2", "rl.micro_batch_size=8", *layout)
     assert all(line["drift/abs_max"] == 0 for line in two)
-    one = lines_of(tmp_path / "one", INVARIANT, *[each for each in layout if each.startswith("precision")])
+    coarse = "precision.dtype=bf16" in layout
+    one = of_one_rank["bf16" if coarse else "fp32"]
     for name in ("drift/tokens", "reward/mean", "policy/entropy"):
         assert two[0][name] == pytest.approx(one[0][name], rel=1e-5), name
-    coarse = "precision.dtype=bf16" in layout
     assert two[0]["policy/grad_norm"] == pytest.approx(one[0]["policy/grad_norm"], rel=5 * 2**-8 if coarse else 1e-4)

@@ -1,15 +1,14 @@
 """`megarl drift budget` on the embedded engine: planted causes take the share that they have."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DEMO = "recipes/demo/grpo_arithmetic.yaml"
+from tests.forked_runs import megarl
+from tests.runs import RECIPE
+
 SIZES = [
     "model.init_from=tests/data/base",
     "rl.prompts_per_step=4",
@@ -19,15 +18,11 @@ SIZES = [
 ]
 
 
-def asked_for(folder: Path, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "megarl", "drift", "budget", DEMO, f"output_dir={folder / 'run'}", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=timeout_s, check=False)
-
-
-def budget_of(folder: Path, *arguments: str, timeout_s: float = 300) -> dict[str, Any]:
+def budget_of(folder: Path, *arguments: str) -> dict[str, Any]:
     """What the command writes of 24 responses, unless they are asked for otherwise."""
     file = folder / "budget.json"
-    ran = asked_for(folder, *SIZES, "--responses", "24", "--json", str(file), *arguments, timeout_s=timeout_s)
+    told = [*SIZES, f"output_dir={folder / 'run'}", "--responses", "24", "--json", str(file), *arguments]
+    ran = megarl("drift", "budget", RECIPE, *told, timeout_s=300)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found: dict[str, Any] = json.loads(file.read_text())
     assert all(part["name"] in ran.stdout for part in found["parts"]), ran.stdout
@@ -94,7 +89,7 @@ def test_the_planted_cause_has_the_largest_share(tmp_path: Path, planted: list[s
     ],
 )
 def test_mistakes_are_refused(tmp_path: Path, arguments: list[str], complaint: str) -> None:
-    ran = asked_for(tmp_path, *arguments, timeout_s=120)
+    ran = megarl("drift", "budget", RECIPE, f"output_dir={tmp_path / 'run'}", *arguments)
     assert ran.returncode == 2
     assert ran.stderr.startswith(f"megarl: error: {complaint}") and ran.stderr.count("\n") == 1
 

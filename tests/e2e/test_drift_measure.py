@@ -2,26 +2,17 @@
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from megarl.cli import main
+from tests.forked_runs import megarl
+from tests.runs import RECIPE
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DEMO = "recipes/demo/grpo_arithmetic.yaml"
 
-
-def measured(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "megarl", "drift", "measure", DEMO, f"output_dir={folder}", *arguments],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+def measured(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return megarl("drift", "measure", RECIPE, f"output_dir={folder}", *words, timeout_s=600)
 
 
 def test_both_sides_are_at_the_floor(tmp_path: Path) -> None:
@@ -55,7 +46,7 @@ def test_a_top_p_that_the_trainer_does_not_know_is_named_with_its_mass(tmp_path:
     ],
 )
 def test_a_mistake_is_one_sentence(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["drift", "measure", DEMO, words]) == 2
+    assert main(["drift", "measure", RECIPE, words]) == 2
     said = capsys.readouterr().err
     assert said.startswith("megarl: error: ") and said.count("\n") == 1 and words.split("=")[0] in said
 
@@ -77,7 +68,7 @@ def test_what_is_not_here_is_refused_before_anything_is_started(
 def test_an_engine_that_is_no_address_is_refused_as_it_was_given(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["drift", "measure", DEMO, "rollout.engine=vllm", f"--engine={engine}"]) == 2
+    assert main(["drift", "measure", RECIPE, "rollout.engine=vllm", f"--engine={engine}"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("megarl: error: engine.urls=") and said.count("\n") == 1 and engine in said
 
@@ -87,6 +78,6 @@ def test_the_trainers_folder_may_have_any_name(name: str, tmp_path: Path, capsys
     trainer = tmp_path / name
     if len(name) < 100:
         shutil.copytree("tests/data/base", trainer)
-    assert main(["drift", "measure", DEMO, f"--trainer={trainer}", "rl.steps=none"]) == 2
+    assert main(["drift", "measure", RECIPE, f"--trainer={trainer}", "rl.steps=none"]) == 2
     complaint = "rl.steps=none" if len(name) < 100 else "--trainer="
     assert capsys.readouterr().err.startswith(f"megarl: error: {complaint}")

@@ -1,30 +1,22 @@
 """`megarl sync-check` on the demo's model, with the engine that needs no server."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DEMO = "recipes/demo/grpo_arithmetic.yaml"
+from tests.forked_runs import megarl
+from tests.runs import RECIPE
 
 
-def sync_check(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "megarl", "sync-check", DEMO, f"output_dir={folder}", *overrides],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def sync_check(folder: Path, *overrides: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
+    return megarl("sync-check", RECIPE, f"output_dir={folder}", f"parallel.world_size={ranks}", *overrides, ranks=ranks)
 
 
-@pytest.mark.parametrize("layout", [[], ["parallel.world_size=2", "parallel.tensor=2"]], ids=["one", "tp2"])
-def test_the_embedded_engine_is_in_step(tmp_path: Path, layout: list[str]) -> None:
-    ran = sync_check(tmp_path / "run", *layout)
+@pytest.mark.parametrize(("ranks", "layout"), [(1, []), (2, ["parallel.tensor=2"])], ids=["one", "tp2"])
+def test_the_embedded_engine_is_in_step(tmp_path: Path, ranks: int, layout: list[str]) -> None:
+    ran = sync_check(tmp_path / "run", *layout, ranks=ranks)
     assert ran.returncode == 0, ran.stderr
     assert "in process" in ran.stdout and "In step." in ran.stdout
     assert not (tmp_path / "run").exists()

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_drift_budget import budget_of
+from tests.e2e.test_drift_budget import SIZES
+from tests.runs import RECIPE, REPOSITORY
 
 pytestmark = pytest.mark.vllm
 
@@ -16,7 +17,18 @@ def test_a_quantised_servers_drift_is_its_quantisation(tmp_path: Path) -> None:
 
     E4M3 has 4 bits fewer than bf16 and errors 16 times as large: it is most of the drift, and the kernel nothing.
     """
-    found = budget_of(tmp_path, *QUANTISED, timeout_s=900)
+    file = tmp_path / "budget.json"
+    told = [*SIZES, *QUANTISED, f"output_dir={tmp_path / 'run'}", "--responses", "24", "--json", str(file)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "megarl", "drift", "budget", RECIPE, *told],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(file.read_text())
     parts = {part["name"]: part for part in found["parts"]}
     assert list(parts) == ["precision, trainer", "kernel", "precision, engine", "quantisation, engine"]
     assert max(parts, key=lambda name: parts[name]["k3"]) == "quantisation, engine"
