@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 
+from megarl.checkpoint.shards import write_tensors
 from megarl.rollout.types import Completion, Request, VersionSpan
 
 RESPONSES = "responses.safetensors"
@@ -22,6 +22,9 @@ def save_responses(folder: Path, awaited: Awaited) -> None:
     """Writes them, and nothing where there are none.
 
     Tokens (int64) and log-probs (fp64, NaN for none) of all responses lie end to end; the rest is JSON.
+
+    Raises:
+        OSError: they could not be written.
     """
     rows = [(position, row, each) for position, batch in awaited.items() for row, each in batch.items()]
     if not rows:
@@ -42,7 +45,7 @@ def save_responses(folder: Path, awaited: Awaited) -> None:
         "tokens": torch.tensor([token for _, _, each in rows for token in each.token_ids], dtype=torch.int64),
         "log_probs": torch.tensor(log_probs, dtype=torch.float64),
     }
-    save_file(tensors, folder / RESPONSES, metadata={"responses": json.dumps(about)})
+    write_tensors(tensors, folder / RESPONSES, {"responses": json.dumps(about)})
 
 
 def load_responses(folder: Path) -> dict[int, dict[int, Completion]]:
