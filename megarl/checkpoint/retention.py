@@ -31,7 +31,7 @@ class Retention:
         """
         kept = set(names[-self.last :])
         if self.every:
-            kept |= {name for name in names if _is_of_rl(name) and int(name[-8:]) % self.every == 0}
+            kept |= {name for name in names if _is_of_rl(name) and int(name.split("-")[2]) % self.every == 0}
         sign = 1 if self.better == "max" else -1
         # of equal scores the later is kept
         ranked = sorted(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from megarl.megatron.hf_folder import INDEX, SINGLE
 from megarl.observe.files import write_atomic
+from megarl.platform.disk_errors import of_the_disk
 
 SHARD_BYTES = 5 * 10**9
 """Hugging Face's usual size of a shard."""
@@ -69,8 +70,13 @@ class ShardWriter:
         return self._folder / f"{number}.part"
 
 
-def write_tensors(tensors: dict[str, Tensor], path: Path, about: Mapping[str, str] = {"format": "pt"}) -> None:
-    """Writes one safetensors file and syncs it. Args: about: texts of its header.
+def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Writes one safetensors file and syncs it.
+
+    Args:
+        tensors: by name.
+        path: of the file.
+        metadata: texts in its header, beside its format.
 
     Raises:
         OSError: it could not be written.
@@ -79,10 +85,9 @@ def write_tensors(tensors: dict[str, Tensor], path: Path, about: Mapping[str, st
     path.touch()
     mode = path.stat().st_mode
     try:
-        save_file(tensors, path, metadata=dict(about))
+        save_file(tensors, path, metadata={"format": "pt", **(metadata or {})})
     except SafetensorError as error:
-        # safetensors' own word for a full disk
-        raise OSError(f"{path}: {error}") from error
+        raise of_the_disk(error) or error from error
     path.chmod(mode)
     with path.open("rb") as file:
         os.fsync(file.fileno())

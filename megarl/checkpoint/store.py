@@ -10,11 +10,12 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from megarl.checkpoint.names import names_in
+from megarl.checkpoint.manifest import complaint
+from megarl.checkpoint.names import committed
 from megarl.checkpoint.retention import Retention
 from megarl.checkpoint.state import RunState
 from megarl.config.errors import RunFolderError
@@ -22,7 +23,9 @@ from megarl.observe.files import sync_to_disk, write_atomic
 
 MANIFEST = "manifest.json"
 _WRITING = ".writing"
-_REPLACED = ".replaced"
+_REPLACED = ".replaced."
+"""Before the name of one that a save of the same state takes the place of."""
+_DROPPED = ".dropped"
 Digest = dict[str, Any]
 """A file's size in bytes and its SHA-256, in hex."""
 
@@ -41,6 +44,19 @@ class CheckpointStore:
     def staging(self) -> Path:
         """Where the next checkpoint is written before it counts."""
         return self.folder / _WRITING
+
+    def recover(self) -> None:
+        """Gives a checkpoint its name again that a killed save had moved away for its own, not yet in its place.
+
+        For the process that alone works in the folder.
+
+        Raises:
+            OSError: it cannot be renamed.
+        """
+        for replaced in self.folder.glob(f"{_REPLACED}*"):
+            final = self.folder / replaced.name.removeprefix(_REPLACED)
+            if not final.exists():
+                replaced.rename(final)
 
     def begin(self) -> Path:
         """Empties and makes the staging folder; what an interrupted save left there goes."""
@@ -71,9 +87,10 @@ class CheckpointStore:
         for path in {file.parent for file in paths.values()}:
             sync_to_disk(path)
         final = self.folder / state.folder_name
-        replaced = self.folder / _REPLACED
-        shutil.rmtree(replaced, ignore_errors=True)
+        replaced, dropped = self.folder / f"{_REPLACED}{final.name}", self.folder / _DROPPED
+        shutil.rmtree(dropped, ignore_errors=True)
         if final.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
             final.rename(replaced)
         self._rename(final, manifest["digest"])
         shutil.rmtree(replaced, ignore_errors=True)
@@ -81,8 +98,8 @@ class CheckpointStore:
         until_this = [name for name in self.names() if name <= final.name]
         for old in self._keep.dropped(until_this, {name: self._score(name) for name in until_this}):
             # renamed first: a folder that is half deleted must not look like a checkpoint
-            (self.folder / old).rename(replaced)
-            shutil.rmtree(replaced)
+            (self.folder / old).rename(dropped)
+            shutil.rmtree(dropped)
         return final
 
     def _rename(self, final: Path, digest: str) -> None:
@@ -105,12 +122,17 @@ class CheckpointStore:
 
     def names(self) -> list[str]:
         """Names of the committed checkpoints, oldest first."""
-        return names_in(self.folder)
+        return committed(self.folder)
 
-    def newest(self) -> tuple[Path, dict[str, Any]] | None:
+    def newest(
+        self, why_not: Callable[[dict[str, Any]], str | None] | None = None
+    ) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint whose files are all as the manifest says, with its manifest.
 
         Damaged ones are passed over, each with a warning that says why. None where there is no checkpoint at all.
+
+        Args:
+            why_not: what else is wrong with a checkpoint, by its manifest; None where nothing is.
 
         Raises:
             RunFolderError: there are checkpoints, and none is whole: to start anew would overwrite the run.
@@ -119,6 +141,8 @@ class CheckpointStore:
         for name in reversed(self.names()):
             path = self.folder / name
             manifest, damage = _verify(path)
+            if damage is None and why_not is not None:
+                damage = why_not(manifest)
             if damage is None:
                 return path, manifest
             _log.warning("passed over checkpoint %s: %s", path, damage)
@@ -146,6 +170,7 @@ def digest_of(path: Path) -> Digest:
 def _verify(path: Path) -> tuple[dict[str, Any], str | None]:
     """The manifest, and what is wrong with the folder (None where nothing is)."""
     manifest, damage = _read_manifest(path)
+    damage = damage or complaint(manifest, path.resolve().name)
     if damage is not None:
         return manifest, damage
     for name, digest in manifest["files"].items():

@@ -15,6 +15,7 @@ from megatron.core import dist_checkpointing, tensor_parallel
 from megatron.core.models.gpt import GPTModel
 from safetensors.torch import load_file
 
+from megarl.checkpoint.names import rank_file
 from megarl.checkpoint.shards import write_tensors
 from megarl.megatron.schedule import Trainee
 from megarl.megatron.world import Layout
@@ -92,10 +93,10 @@ def plan_tensors(
     # a forward pass may change them
     buffers = [buffer for model in trainee.models for buffer in model.buffers()]
     sharded = plan_write(_sharded_state(trainee, with_optimizer, is_loading=False), tensors, memory, buffers)
-    own = {folder / _rank_file("rng", trainee): _rng_state()} if with_rng else {}
+    own = {folder / rank_file("rng", trainee.layout.rank): _rng_state()} if with_rng else {}
     if scales := _scale_tensors(trainee):
         copies = {key: tensor.cpu().clone() for key, tensor in scales.items()}
-        own[folder / _rank_file(f"fp8-{name}", trainee)] = copies
+        own[folder / rank_file(f"fp8-{name}", trainee.layout.rank)] = copies
     return PendingTensors([*sharded.files, *own], sharded, own)
 
 
@@ -142,9 +143,9 @@ def load_tensors(
     trainee.scheduler.num_steps = 0
     trainee.scheduler.load_state_dict(loaded["scheduler"])
     if with_rng:
-        _restore_rng(load_file(folder / _rank_file("rng", trainee)))
+        _restore_rng(load_file(folder / rank_file("rng", trainee.layout.rank)))
     if scales := _scale_tensors(trainee):
-        saved_scales = load_file(folder / _rank_file(f"fp8-{name}", trainee))
+        saved_scales = load_file(folder / rank_file(f"fp8-{name}", trainee.layout.rank))
         for key, tensor in scales.items():
             tensor.copy_(saved_scales[key])
 
@@ -178,10 +179,6 @@ def seed_generators(name: str, layout: Layout) -> None:
     torch.manual_seed(keyed(f"{name}/{layout.rank}"))
     # after torch's own, which seeds the device too
     tensor_parallel.model_parallel_cuda_manual_seed(keyed(name), force_reset_rng=True)
-
-
-def _rank_file(what: str, trainee: Trainee) -> str:
-    return f"{what}-{trainee.layout.rank:05d}.safetensors"
 
 
 def _scale_tensors(trainee: Trainee) -> dict[str, torch.Tensor]:

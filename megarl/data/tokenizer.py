@@ -15,6 +15,7 @@ from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 from megarl.data.file_source import FileSource
 from megarl.data.problem import Problem, Source
+from megarl.platform.disk_errors import of_the_disk
 
 PAD, EOS = "<pad>", "<eos>"
 
@@ -80,8 +81,16 @@ def decode(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> str:
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: str | Path) -> None:
-    """Writes the tokenizer in Hugging Face layout, such that transformers 4 and 5 both load it."""
-    tokenizer.save_pretrained(folder)
+    """Writes the tokenizer in Hugging Face layout, such that transformers 4 and 5 both load it.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:
+        # tokenizers raises nothing more special
+        raise of_the_disk(error) or error from error
     path = Path(folder) / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config.pop("backend", None)

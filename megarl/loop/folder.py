@@ -89,7 +89,8 @@ def claim_folder(recipe: Recipe, facts: dict[str, Any]) -> TextIO:
     check_folder(recipe)
     if not (folder / RUN_FILE).exists():
         run = {"recipe_hash": recipe_hash(recipe), "recipe": asdict(recipe), **facts}
-        write_json_atomic(folder / RUN_FILE, run)
+        with writing_to(recipe.output_dir, RUN_FILE):
+            write_json_atomic(folder / RUN_FILE, run)
     return lock
 
 
@@ -106,7 +107,7 @@ def writing_to(output_dir: str, what: str) -> Iterator[None]:
     except OSError as error:
         raise RunFolderError(
             f"output_dir={output_dir} did not take {what} ({error.strerror or error}); make room or mend the file "
-            "system, and the same command goes on from the newest checkpoint."
+            "system, and the same command goes on from the newest checkpoint, if there is one."
         ) from error
 
 

@@ -1,7 +1,7 @@
 """What a run writes down and shows: on the main rank; the others keep silent."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -39,25 +39,33 @@ class Journal:
 
     def __enter__(self) -> "Journal":
         if self._is_main:
-            folder = Path(self._recipe.output_dir)
-            self._metrics = self._open.enter_context(
-                MetricsWriter(folder, wandb_project=self._recipe.observe.wandb_project, run_config=asdict(self._recipe))
-            )
-            self._samples = self._open.enter_context(SampleWriter(folder))
-            self._dumps = DumpFolder(folder, self._recipe.observe.dump_keep)
-            self._progress = self._open.enter_context(Progress())
+            with writing_to(self._recipe.output_dir, "its logs"):
+                self._begin(Path(self._recipe.output_dir))
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._open.close()
+    def _begin(self, folder: Path) -> None:
+        with ExitStack() as opened:
+            self._metrics = opened.enter_context(
+                MetricsWriter(folder, wandb_project=self._recipe.observe.wandb_project, run_config=asdict(self._recipe))
+            )
+            self._samples = opened.enter_context(SampleWriter(folder))
+            self._dumps = DumpFolder(folder, self._recipe.observe.dump_keep)
+            self._progress = opened.enter_context(Progress())
+            self._open = opened.pop_all()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        # a disk that took no more takes no last lines either, which is told already
+        with writing_to(self._recipe.output_dir, "its logs") if kind is None else suppress(OSError):
+            self._open.close()
 
     def rewind(self, state: RunState) -> None:
         """Drops what a run resumed at `state` will write again."""
         if self._is_main:
-            self._metrics.rewind(PHASES, state.phase, state.step)
-            self._samples.rewind(PHASES, state.phase, state.step)
-            # only RL dumps, and a run that is done has no step to write again
-            self._dumps.rewind({"sft": 0, "rl": state.step}.get(state.phase))
+            with writing_to(self._recipe.output_dir, "its logs"):
+                self._metrics.rewind(PHASES, state.phase, state.step)
+                self._samples.rewind(PHASES, state.phase, state.step)
+                # only RL dumps, and a run that is done has no step to write again
+                self._dumps.rewind({"sft": 0, "rl": state.step}.get(state.phase))
 
     def begin(self, phase: Phase, total: int, start: int) -> None:
         """A phase begins, or goes on after `start` steps."""

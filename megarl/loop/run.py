@@ -24,7 +24,7 @@ from megarl.config.schema import Recipe
 from megarl.data.problem import Problem, Source
 from megarl.data.registry import build_source
 from megarl.data.tokenizer import build_tokenizer, decode, encode
-from megarl.loop.folder import CHECKPOINTS
+from megarl.loop.folder import CHECKPOINTS, writing_to
 from megarl.loop.journal import Journal
 from megarl.loop.policy_loss import build_policy_loss
 from megarl.loop.saver import Saver
@@ -276,7 +276,10 @@ def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) 
 def _build_engine(recipe: Recipe, layout: Layout, vocab_size: int, journal: Journal) -> Engine | None:
     if recipe.rollout.engine == "embedded":
         return build_engine(recipe, vocab_size)
-    return build_fleet(recipe, vocab_size, journal.note) if layout.is_main else None
+    if not layout.is_main:
+        return None
+    with writing_to(recipe.output_dir, "what describes the model to its servers"):
+        return build_fleet(recipe, vocab_size, journal.note)
 
 
 def _retention(config: CheckpointConfig) -> Retention:

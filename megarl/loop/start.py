@@ -1,16 +1,19 @@
 """Brings a built run to where it starts: fresh weights, or the newest checkpoint that is whole."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from megarl.checkpoint.hf import export_hf
+from megarl.checkpoint.manifest import why_not_resumed
 from megarl.checkpoint.responses import load_responses
 from megarl.checkpoint.state import Phase, RunState
 from megarl.checkpoint.tensors import load_tensors, seed_generators
 from megarl.config.errors import RunFolderError
+from megarl.config.load import recipe_from_tree
 from megarl.config.resume import changes, listed
 from megarl.loop.folder import writing_to
 from megarl.loop.run import Run
@@ -63,7 +66,9 @@ def _found_by_main(run: Run) -> tuple[Path, dict[str, Any]] | None:
     found: list[Any] = [None]
     if run.layout.is_main:
         try:
-            found[0] = run.store.newest()
+            with writing_to(run.recipe.output_dir, "the name of a checkpoint again that a killed save had moved"):
+                run.store.recover()
+            found[0] = run.store.newest(partial(why_not_resumed, recipe=run.recipe))
             if found[0] is None and run.recipe.resume == "must":
                 raise RunFolderError(
                     f"resume=must, but {run.folder} holds no checkpoint; set resume=auto to start anew."
@@ -79,7 +84,7 @@ def _found_by_main(run: Run) -> tuple[Path, dict[str, Any]] | None:
 
 def _load_trainees(run: Run, path: Path, manifest: dict[str, Any]) -> None:
     """Fills the trainees, and each rank's generators: from its own file, or by rule where the ranks are others."""
-    before, now = manifest["recipe"]["parallel"], asdict(run.recipe.parallel)
+    before, now = asdict(recipe_from_tree(manifest["recipe"]).parallel), asdict(run.recipe.parallel)
     laid_out_anew = any(before[name] != now[name] for name in _RANKS)
     if laid_out_anew and any(delayed_scales(run.policy.models)):
         names = [name for name in _RANKS if before[name] != now[name]]
@@ -97,7 +102,7 @@ def _load_trainees(run: Run, path: Path, manifest: dict[str, Any]) -> None:
 
 def _note_changes(run: Run, manifest: dict[str, Any]) -> None:
     """What the recipe has otherwise than the one that saved, of what it may."""
-    found = changes(manifest["recipe"], asdict(run.recipe))
+    found = changes(asdict(recipe_from_tree(manifest["recipe"])), asdict(run.recipe))
     if found.layout:
         run.journal.note(f"changed since: {listed(found.layout)}; from here on the numbers agree up to rounding")
     if found.free:

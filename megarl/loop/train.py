@@ -52,7 +52,8 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
             finally:
                 run.close()
         if layout.is_main:
-            write_summary(run.folder)
+            with writing_to(recipe.output_dir, "the summary"):
+                write_summary(run.folder)
             names = "picture summary.png, rollouts samples.jsonl, policy model/"
             print(f"in {run.folder}: {names}")
     except Stopped:
@@ -68,11 +69,11 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
 def _watch(recipe: Recipe, layout: Layout) -> None:
     """Watches this rank's phases. Collective: the main rank comes first."""
     folder, limit_s = Path(recipe.output_dir), recipe.faults.phase_timeout_s
-    if layout.is_main:
-        WATCHDOG.arm(folder, layout.rank, limit_s)
-    dist.barrier()
-    if not layout.is_main:
-        WATCHDOG.arm(folder, layout.rank, limit_s)
+    for turn in (True, False):
+        if layout.is_main == turn:
+            with writing_to(recipe.output_dir, "the watchdog's file"):
+                WATCHDOG.arm(folder, layout.rank, limit_s)
+        dist.barrier()
 
 
 def _run_phases(run: Run) -> None:
@@ -180,4 +181,5 @@ def _evaluate_once(run: Run, occasion: str) -> None:
         run.journal.note(f"evaluating {occasion} RL on {run.recipe.data.eval_prompts} prompts")
         state.evaluations[occasion] = evaluate(run)
     if run.layout.is_main:
-        write_json_atomic(run.folder / EVALUATIONS_FILE, state.evaluations)
+        with writing_to(run.recipe.output_dir, EVALUATIONS_FILE):
+            write_json_atomic(run.folder / EVALUATIONS_FILE, state.evaluations)

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -131,6 +132,11 @@ def _parsed(raw: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def _appending(path: Path) -> FileIO:
+    """Unbuffered: what the disk did not take would be written again when the file is closed, and fail again."""
+    return open(path, "ab", buffering=0)
+
+
 class JsonlFile:
     """A log of lines that have a "phase" and a "step". Opening it drops a torn last line.
 
@@ -147,16 +153,19 @@ class JsonlFile:
         self._path = path
         if path.exists():
             self._replace(read_jsonl_tolerant(path))
-        self._file = open(path, "ab")  # noqa: SIM115 - held for the life of the run
+        self._file = _appending(path)
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Adds one line.
 
         Raises:
             ValueError: a number in `line` is NaN or infinite.
+            OSError: the disk took none of it, or a part, which the next opening drops.
         """
-        self._file.write(json_line(line))
-        self._file.flush()
+        rest = memoryview(json_line(line))
+        while rest:
+            # a disk that is nearly full takes a part
+            rest = rest[self._file.write(rest) :]
 
     def sync(self) -> None:
         """Has every line on the disk, for a power cut too. Raises: OSError: they do not get there."""
@@ -178,7 +187,7 @@ class JsonlFile:
         kept = [line for line in lines if (phase_order.index(line["phase"]), line["step"]) <= point]
         self._file.close()
         self._replace(kept)
-        self._file = open(self._path, "ab")  # noqa: SIM115
+        self._file = _appending(self._path)
         return kept
 
     def close(self) -> None:

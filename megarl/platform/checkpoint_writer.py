@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megarl.platform.pending_write import HostMemory, PendingWrite, of_the_disk
+from megarl.platform.disk_errors import of_the_disk
+from megarl.platform.pending_write import HostMemory, PendingWrite
 
 _WRITERS = ("write_preloaded_data_multiproc", "write_preloaded_data_multithread")
 """Name of the method up to 0.16, and later."""

@@ -1,6 +1,5 @@
 """What Megatron-core has planned to write, with copies of the tensors on the host, until it is written."""
 
-import errno
 import queue
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megarl.platform.disk_errors import of_the_disk
 from megarl.platform.platform import current
 
 
@@ -121,18 +121,6 @@ class PendingWrite:
             (path, key, (objects, [(item, replacement(item, tensor)) for item, tensor in tensors]))
             for path, key, (objects, tensors) in self._arguments[1]
         ]
-
-
-def of_the_disk(error: BaseException) -> OSError | None:
-    """The failed write behind an exception, if it is one: torch's archive complains of its own place in the file."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError):
-            return cause
-        cause = cause.__cause__ or cause.__context__
-    text = str(error).splitlines()[0] if str(error) else ""
-    written_in_c = any(word in text for word in ("inline_container", "iostream", "PytorchStreamWriter"))
-    return OSError(errno.EIO, f"torch could not write an archive: {text}") if written_in_c else None
 
 
 def _unless_in(places: Collection[int], tensor: Tensor) -> Tensor:

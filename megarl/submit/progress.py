@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from megarl.checkpoint.names import names_in
+from megarl.checkpoint.names import committed
 from megarl.observe.files import read_jsonl_tolerant
 
 _DONE = "2-done-"
@@ -16,7 +16,7 @@ def reached(run: Path) -> str:
 
 def saved(run: Path) -> str:
     """Name of the newest checkpoint, such as "1-rl-00000012"; empty before the first. Names sort by progress."""
-    return max(names_in(run / "checkpoints"), default="")
+    return max(committed(run / "checkpoints"), default="")
 
 
 def is_done(run: Path) -> bool:

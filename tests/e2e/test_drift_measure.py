@@ -56,7 +56,7 @@ def test_what_is_not_here_is_refused_before_anything_is_started(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overrides = ["rollout.engine=vllm", "engine.python=/nowhere/python"]
-    assert main(["drift", command, DEMO, *overrides]) == 2
+    assert main(["drift", command, RECIPE, *overrides]) == 2
     said = capsys.readouterr().err
     assert said.startswith('megarl: error: engine.python="/nowhere/python" is no program; ') and said.count("\n") == 1
 

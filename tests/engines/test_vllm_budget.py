@@ -1,5 +1,8 @@
 """`megarl drift budget` beside a real vLLM: parts of the engine's own, each measured with servers of its settings."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest

@@ -50,6 +50,22 @@ def test_a_checkpoint_is_on_the_disk_after_the_lines_of_its_steps(tmp_path: Path
         assert lines.index("synced metrics.jsonl") < lines.index("synced .manifest.json")
 
 
+SMALL_FILES = {
+    "run.json": (2_000, []),
+    # longer than the other files before the first checkpoint
+    "a step's metrics and samples": (20_000, ["sft.steps=200"]),
+}
+
+
+@pytest.mark.parametrize("what", SMALL_FILES)
+def test_a_disk_that_is_full_for_small_files(what: str, tmp_path: Path) -> None:
+    """The last line of the logs, which the disk does not take either, hides nothing."""
+    limit, more = SMALL_FILES[what]
+    full = train(f"output_dir={tmp_path / 'run'}", *SHORT, *more, start=with_largest_file, more=(limit,))
+    assert full.returncode == 2, full.stderr
+    assert f"output_dir={tmp_path / 'run'} did not take {what} (File too large); " in full.stderr.splitlines()[-1]
+
+
 def test_a_folder_that_cannot_be_written_any_more(tmp_path: Path) -> None:
     """What stands where checkpoints should be is no folder, as after a mount that went away."""
     folder = tmp_path / "run"

@@ -1,7 +1,11 @@
 """Checkpoint folders: committed, pruned, and passed over where they are damaged."""
 
+import itertools
 import json
 import logging
+import os
+import signal
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -225,6 +229,30 @@ def test_a_file_of_another_rank_that_is_not_seen_is_told(tmp_path: Path) -> None
         store.commit(RunState(phase="rl", step=2), {}, elsewhere)
     found = store.newest()
     assert found is not None and found[0] == before
+
+
+@pytest.mark.parametrize("rename", [1, 2, 3])
+def test_a_save_killed_as_it_takes_the_place_of_another_loses_neither(tmp_path: Path, rename: int) -> None:
+    """Of a step that was saved before its evaluation, and is saved again behind it; killed before the nth rename."""
+    store = CheckpointStore(tmp_path, keep=1)
+    save(store, 1, text="old")
+    if (child := os.fork()) == 0:
+        renames = itertools.count(1)
+
+        def hook(event: str, args: tuple[Any, ...]) -> None:
+            if event == "os.rename" and next(renames) == rename:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        save(store, 1, text="new")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    after = CheckpointStore(tmp_path, keep=1)
+    after.recover()
+    found = after.newest()
+    assert found is not None and (found[0] / "tensors" / "0.bin").read_bytes() == b"old" * 100
+    path = save(after, 1, text="new")
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
 class _RenamesLikeABrokenServer(CheckpointStore):
