@@ -25,6 +25,7 @@ from megarl.data.problem import Problem, Source
 from megarl.data.registry import build_source
 from megarl.data.tokenizer import build_tokenizer, decode, encode
 from megarl.loop.folder import CHECKPOINTS
+from megarl.loop.inputs import inputs_of
 from megarl.loop.journal import Journal
 from megarl.loop.policy_loss import build_policy_loss
 from megarl.loop.saver import Saver
@@ -222,6 +223,7 @@ class Run:
                 **self._score(metrics),
                 **facts(),
                 "engine": engine_facts(self),
+                "inputs": self.inputs if self.layout.is_main else {},
             }
             with phase("save"):
                 self.journal.sync()
@@ -241,6 +243,11 @@ class Run:
             self.journal.note(f"warning: {message}, so its checkpoint is none of the best")
             return {}
         return {"score": float(value)}
+
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """Digests of what the run reads beside its recipe."""
+        return inputs_of(self)
 
     @cached_property
     def saver(self) -> Saver:

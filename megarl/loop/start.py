@@ -13,6 +13,7 @@ from megarl.checkpoint.tensors import load_tensors, seed_generators
 from megarl.config.errors import RunFolderError
 from megarl.config.resume import changes, listed
 from megarl.loop.folder import writing_to
+from megarl.loop.inputs import check_inputs
 from megarl.loop.run import Run
 from megarl.loop.software import note_other_libraries
 from megarl.megatron.critic import Critic
@@ -32,7 +33,8 @@ def start(run: Run) -> None:
     """Loads weights, optimizer, RNG and state. Collective.
 
     Raises:
-        RunFolderError: checkpoints are there and none is whole; or resume=must and there is none. On every rank.
+        RunFolderError: checkpoints are there and none is whole; resume=must and there is none; or the run's data or
+            tokenizer are others than they were. On every rank.
     """
     found = _found_by_main(run)
     if found is None:
@@ -63,7 +65,9 @@ def _found_by_main(run: Run) -> tuple[Path, dict[str, Any]] | None:
     found: list[Any] = [None]
     if run.layout.is_main:
         try:
-            found[0] = run.store.newest()
+            found[0] = newest = run.store.newest()
+            if newest is not None:
+                check_inputs(run, newest[1])
             if found[0] is None and run.recipe.resume == "must":
                 raise RunFolderError(
                     f"resume=must, but {run.folder} holds no checkpoint; set resume=auto to start anew."
