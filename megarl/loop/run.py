@@ -1,9 +1,7 @@
 """Everything a run is made of, built once from the recipe."""
 
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -289,14 +287,3 @@ def _build_engine(recipe: Recipe, layout: Layout, vocab_size: int, journal: Jour
 def _retention(config: CheckpointConfig) -> Retention:
     better: Literal["max", "min"] = "max" if config.best_mode == "max" else "min"
     return Retention(config.keep, every=config.keep_every, best=config.keep_best, better=better)
-
-
-@contextmanager
-def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Adds the block's wall time to seconds[name]; what the device was asked for in it is done by its end."""
-    current().synchronize()
-    begin = time.perf_counter()
-    with phase(name):
-        yield
-        current().synchronize()
-    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - begin
