@@ -24,6 +24,10 @@ class TokenError(UserError):
     """A running server asks for another token than the environment has."""
 
 
+class ServerSettingsError(UserError):
+    """A running server works by other settings than the recipe needs."""
+
+
 class DivergedError(UserError):
     """Training whose numbers are not finite any more, so that going on would teach nothing."""
 

@@ -1,6 +1,7 @@
 """Prompts and answers from the user's own files."""
 
 import logging
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -56,6 +57,11 @@ class FileSource:
     def rows(self) -> int:
         """Training rows, which is the length of an epoch."""
         return len(self._rows)
+
+    @property
+    def training_rows(self) -> Sequence[Row]:
+        """The rows of the training problems, in the file's order."""
+        return self._rows
 
     def training(self, index: int) -> Problem:
         """The training problem at `index`; its id names its row and its epoch."""

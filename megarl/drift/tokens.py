@@ -25,20 +25,24 @@ def token_measures(ratios: LogRatios) -> Measures:
     """
     log_ratio_N = ratios.log_ratio_N
     absolute_N = log_ratio_N.abs().sort().values
-    ratio_less_1_N = log_ratio_N.expm1()
-    outside_N = (ratio_less_1_N < RATIO_BAND[0] - 1) | (ratio_less_1_N > RATIO_BAND[1] - 1)
     return {
         "abs_mean": absolute_N.mean(),
         "abs_max": absolute_N[-1],
         **{name: _sorted_quantile(absolute_N, q) for name, q in QUANTILES.items()},
         "abs_above_ln2_share": (absolute_N > math.log(2)).double().mean(),
-        "outside_band_share": outside_N.double().mean(),
+        "outside_band_share": is_outside_band(log_ratio_N).double().mean(),
         "k1": -log_ratio_N.mean(),
         "k3": k3_terms(log_ratio_N).mean(),
-        "chi2": ratio_less_1_N.square().mean(),
+        "chi2": log_ratio_N.expm1().square().mean(),
         "mult_prob_error": absolute_N.exp().mean(),
         "probability_pearson": _pearson(ratios.trainer_N.exp(), ratios.rollout_N.exp()),
     }
+
+
+def is_outside_band(log_ratio_N: Tensor) -> Tensor:
+    """Bool: whether a token's ratio e^D lies outside `RATIO_BAND`."""
+    ratio_less_1_N = log_ratio_N.expm1()
+    return (ratio_less_1_N < RATIO_BAND[0] - 1) | (ratio_less_1_N > RATIO_BAND[1] - 1)
 
 
 def _sorted_quantile(sorted_N: Tensor, q: float) -> Tensor:

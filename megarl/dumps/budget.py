@@ -12,7 +12,7 @@ from megarl.config.refusal import in_words, shortened
 from megarl.drift.budget import Budget, Part
 from megarl.dumps.errors import DumpError
 from megarl.dumps.folder import DUMPS_FOLDER
-from megarl.observe.files import write_json_atomic
+from megarl.observe.files import nonfinite_as_null, write_json_atomic
 
 BUDGET_FILE = "drift_budget.json"
 """Its name beside a dump, where the report looks for it."""
@@ -28,7 +28,7 @@ def write_budget(path: Path, budget: Budget) -> None:
     """
     told = {"megarl_drift_budget": _VERSION, **asdict(budget)}
     try:
-        write_json_atomic(path, _nan_as_null(told))
+        write_json_atomic(path, nonfinite_as_null(told))
     except OSError as error:
         raise DumpError(f"{path} cannot be written ({error.strerror}); name another file.") from error
 
@@ -107,11 +107,3 @@ def _size(value: Any, name: str) -> float:
     if type(value) not in (int, float) or value < 0 or value > sys.float_info.max:
         raise ValueError(f"{name} is {in_words(value)} and no size in nats")
     return float(value)
-
-
-def _nan_as_null(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _nan_as_null(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_nan_as_null(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

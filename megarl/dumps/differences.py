@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from megarl.drift.log_ratios import k3_terms
-from megarl.drift.tokens import RATIO_BAND
+from megarl.drift.tokens import is_outside_band
 from megarl.dumps.measured import Measured
 from megarl.objectives.covariance import named_generator
 
@@ -72,8 +72,7 @@ def differences(first: Measured, second: Measured, resamples: int, seed: int) ->
 def _sums(found: Measured) -> Tensor:
     """What the measures that are ratios of sums are formed from, a row a response: fp64 [R, 8]."""
     log_ratio_N = found.ratios.log_ratio_N
-    absolute_N, ratio_N = log_ratio_N.abs(), log_ratio_N.exp()
-    outside_N = (ratio_N < RATIO_BAND[0]) | (ratio_N > RATIO_BAND[1])
+    absolute_N, outside_N = log_ratio_N.abs(), is_outside_band(log_ratio_N)
     row_N = torch.repeat_interleave(torch.arange(len(found.tokens_R)), found.tokens_R)
     of_tokens = (absolute_N, outside_N, absolute_N > math.log(2), -log_ratio_N, k3_terms(log_ratio_N))
     summed = [torch.bincount(row_N, values_N.double(), minlength=len(found.tokens_R)) for values_N in of_tokens]

@@ -15,9 +15,10 @@ from megarl.loop.policy_loss import build_normalisation, build_policy_loss
 from megarl.loop.report import rollout_metrics, samples, update_metrics
 from megarl.loop.rollouts import Rollouts, collect_rollouts
 from megarl.loop.routing import with_routing
-from megarl.loop.run import Run, timed
+from megarl.loop.run import Run
 from megarl.loop.selection import with_selection
 from megarl.loop.staleness import staleness_metrics
+from megarl.loop.timed import timed
 from megarl.megatron.batch import TrainBatch, on_targets, pad_batch
 from megarl.megatron.micro_batches import micro_batch_size
 from megarl.megatron.schedule import Update

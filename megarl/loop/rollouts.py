@@ -10,7 +10,8 @@ from torch import Tensor
 from megarl.config.errors import UserError
 from megarl.config.objective import OverlongConfig
 from megarl.data.problem import Problem
-from megarl.loop.run import Run, timed
+from megarl.loop.run import Run
+from megarl.loop.timed import timed
 from megarl.rewards.registry import score
 from megarl.rewards.score import score_on_all_ranks
 from megarl.rollout.types import Completion

@@ -1,9 +1,7 @@
 """Everything a run is made of, built once from the recipe."""
 
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,6 +23,7 @@ from megarl.data.problem import Problem, Source
 from megarl.data.registry import build_source
 from megarl.data.tokenizer import build_tokenizer, decode, encode
 from megarl.loop.folder import CHECKPOINTS, writing_to
+from megarl.loop.inputs import inputs_of
 from megarl.loop.journal import Journal
 from megarl.loop.policy_loss import build_policy_loss
 from megarl.loop.saver import Saver
@@ -222,6 +221,7 @@ class Run:
                 **self._score(metrics),
                 **facts(),
                 "engine": engine_facts(self),
+                "inputs": self.inputs if self.layout.is_main else {},
             }
             with phase("save"):
                 self.journal.sync()
@@ -241,6 +241,11 @@ class Run:
             self.journal.note(f"warning: {message}, so its checkpoint is none of the best")
             return {}
         return {"score": float(value)}
+
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """Digests of what the run reads beside its recipe."""
+        return inputs_of(self)
 
     @cached_property
     def saver(self) -> Saver:
@@ -285,14 +290,3 @@ def _build_engine(recipe: Recipe, layout: Layout, vocab_size: int, journal: Jour
 def _retention(config: CheckpointConfig) -> Retention:
     better: Literal["max", "min"] = "max" if config.best_mode == "max" else "min"
     return Retention(config.keep, every=config.keep_every, best=config.keep_best, better=better)
-
-
-@contextmanager
-def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Adds the block's wall time to seconds[name]; what the device was asked for in it is done by its end."""
-    current().synchronize()
-    begin = time.perf_counter()
-    with phase(name):
-        yield
-        current().synchronize()
-    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - begin

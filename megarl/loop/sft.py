@@ -3,7 +3,8 @@
 from megarl.config.errors import DataError
 from megarl.data.tokenizer import encode
 from megarl.loop.divergence import count_nonfinite
-from megarl.loop.run import Run, timed
+from megarl.loop.run import Run
+from megarl.loop.timed import timed
 from megarl.megatron.batch import TrainBatch, pad_batch
 from megarl.megatron.micro_batches import micro_batch_size
 from megarl.megatron.schedule import scale_metrics

@@ -16,6 +16,7 @@ from megarl.config.errors import RunFolderError
 from megarl.config.load import recipe_from_tree
 from megarl.config.resume import changes, listed
 from megarl.loop.folder import writing_to
+from megarl.loop.inputs import check_inputs
 from megarl.loop.run import Run
 from megarl.loop.software import note_other_libraries
 from megarl.megatron.critic import Critic
@@ -35,7 +36,8 @@ def start(run: Run) -> None:
     """Loads weights, optimizer, RNG and state. Collective.
 
     Raises:
-        RunFolderError: checkpoints are there and none is whole; or resume=must and there is none. On every rank.
+        RunFolderError: checkpoints are there and none is whole; resume=must and there is none; or the run's data or
+            tokenizer are others than they were. On every rank.
     """
     found = _found_by_main(run)
     if found is None:
@@ -68,7 +70,9 @@ def _found_by_main(run: Run) -> tuple[Path, dict[str, Any]] | None:
         try:
             with writing_to(run.recipe.output_dir, "the name of a checkpoint again that a killed save had moved"):
                 run.store.recover()
-            found[0] = run.store.newest(partial(why_not_resumed, recipe=run.recipe))
+            found[0] = newest = run.store.newest(partial(why_not_resumed, recipe=run.recipe))
+            if newest is not None:
+                check_inputs(run, newest[1])
             if found[0] is None and run.recipe.resume == "must":
                 raise RunFolderError(
                     f"resume=must, but {run.folder} holds no checkpoint; set resume=auto to start anew."

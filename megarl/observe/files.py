@@ -77,6 +77,15 @@ def nulled(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "nonfinite": sorted(lost)} if lost else kept
 
 
+def nonfinite_as_null(value: Any) -> Any:
+    """A copy of nested dicts and sequences in which NaN and infinities are None, for files where null says so."""
+    if isinstance(value, Mapping):
+        return {name: nonfinite_as_null(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [nonfinite_as_null(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def json_line(line: Mapping[str, Any]) -> bytes:
     """One line of a .jsonl file, newline included.
 

@@ -1,5 +1,6 @@
 """A run that was killed and resumed is the unbroken run, bit for bit."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,24 @@ def test_a_finished_run_is_only_summarised(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert "is finished" in again.stdout
     assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_other_data_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    """The place in the data would be a place in other data; with the file as it was the run goes on."""
+    file, folder = tmp_path / "sums.jsonl", tmp_path / "run"
+    rows = [json.dumps({"prompt": f"1+{number}=", "answer": str(1 + number)}) for number in range(20)]
+    own = ["data.source=file", "data.options=null", f"data.path={file}"]
+    keys = [f"output_dir={folder}", *own, "sft.steps=0", "rl.steps=2", "evaluate.samples_per_prompt=0"]
+    file.write_text("\n".join(rows))
+    first = train(*keys)
+    assert first.returncode == 0, first.stderr
+    # a training row, and its answer alone
+    file.write_text("\n".join([rows[0].replace('"1"', '"2"'), *rows[1:]]))
+    refused = train(*keys)
+    assert refused.returncode == 2
+    (told,) = refused.stderr.splitlines()
+    assert told.startswith("megarl: error: data.path=") and " holds other rows than when the run in output_dir=" in told
+    file.write_text("\n".join(rows))
+    again = train(*keys)
+    assert again.returncode == 0, again.stderr
+    assert f"resumed from {folder}" in again.stdout

@@ -21,11 +21,12 @@ def simulated_server(
     port: int = 0,
     secret: str = "",
     release: str = "1.0",
+    log_probs: str = "processed_logprobs",
 ) -> Iterator[str]:
     """URL of a server that is up; the arguments are those of tests/engines/simulated_latency_server.py."""
     command = [sys.executable, "-m", "tests.engines.simulated_latency_server", "--tokens", *map(str, tokens)]
     settings = {"port": port, "vocab": VOCAB, "token-ms": token_ms, "slots": slots, "secret": secret}
-    for name, value in {**settings, "release": release}.items():
+    for name, value in {**settings, "release": release, "log-probs": log_probs}.items():
         command += [f"--{name}", str(value)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True) as process:

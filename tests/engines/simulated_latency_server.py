@@ -189,7 +189,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self._refused():
             return
-        model = {**self.settings, "logprobs_mode": "processed_logprobs"}
+        model = self.settings
         known = {
             "/health": None,
             "/is_paused": {"is_paused": self.engine.paused},
@@ -255,12 +255,17 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=64, help="responses worked on at once")
     parser.add_argument("--secret", default="", help="token without which it answers nothing; none where empty")
     parser.add_argument("--context", type=int, default=128, help="the model's")
+    parser.add_argument("--log-probs", default="processed_logprobs", help="of which distribution it says they are")
     parser.add_argument("--release", default="1.0", help="that it says it is of")
     given = parser.parse_args()
     low, high = given.tokens
     Handler.engine = SimulatedLatencyEngine(given.vocab, given.token_ms / 1000, (low, high), given.slots)
     Handler.secret, Handler.release = given.secret, given.release
-    Handler.settings = {"dtype": "torch.float32", "max_model_len": given.context}
+    Handler.settings = {
+        "dtype": "torch.float32",
+        "max_model_len": given.context,
+        "logprobs_mode": given.log_probs,
+    }
     server = Server(("127.0.0.1", given.port), Handler)
     print(server.server_port, flush=True)
     server.serve_forever()

@@ -33,6 +33,8 @@ SIZES = [
     # every response
     f"observe.samples_per_step={GROUPS * GROUP}",
     "rollout.engine=vllm",
+    # whose penalty no way to a reward may go round
+    "rl.overlong.buffer_tokens=4",
 ]
 # a checkpoint cuts responses that may span updates, and the rest of one is drawn anew
 UNCUT = "checkpoint.every=0"
@@ -95,6 +97,7 @@ def test_each_mode_trains_on_the_same_responses_in_the_same_order(mode: str, run
     assert places(runs[mode]) == expected
     without_advantages = [[{**row, "advantage": None} for row in trained(runs[name])] for name in (mode, "sync")]
     assert without_advantages[0] == without_advantages[1]
+    assert any(row["reward"] < 0 for row in trained(runs[mode])), "no response was in the penalty's buffer"
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "sync"])

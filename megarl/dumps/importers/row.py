@@ -107,6 +107,11 @@ def checked(path: Path, trainer: str, number: int, read: Callable[[], Row]) -> R
         ) from error
 
 
+def mask_or_all(mask: Sequence[bool] | None, token_ids: Sequence[int]) -> Sequence[bool]:
+    """The mask, and where a file has none, every token; one of another length is refused with the other lists."""
+    return [True] * len(token_ids) if mask is None else mask
+
+
 def _ids(values: Sequence[int]) -> list[int]:
     """Whole numbers that fit 64 bits. Raises: TypeError, OverflowError: they are not."""
     ids: list[int] = np.array([operator.index(value) for value in values], dtype=np.int64).tolist()

@@ -6,7 +6,7 @@ As TRL writes it, a row has `step`, `prompt`, `completion`, a column a reward fu
 from collections.abc import Mapping
 from typing import Any
 
-from megarl.dumps.importers.row import Row, RowFormat
+from megarl.dumps.importers.row import Row, RowFormat, mask_or_all
 from megarl.dumps.responses import Key
 
 
@@ -19,7 +19,7 @@ def _read(fields: Mapping[str, Any], number: int) -> Row:
         trainer_log_probs=fields["old_per_token_logps"],
         rollout_log_probs=fields["sampling_per_token_logps"],
         # a 0 is padding, or what a tool said
-        generated=fields.get("completion_mask") or [True] * len(tokens),
+        generated=mask_or_all(fields.get("completion_mask"), tokens),
         reward=float("nan") if reward is None else float(reward),
         prompt=str(fields.get("prompt") or ""),
         text=str(fields.get("completion") or ""),

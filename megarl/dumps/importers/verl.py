@@ -6,7 +6,7 @@ As verl writes it, a row has `input`, `output`, `score` and `step`: text alone.
 from collections.abc import Mapping
 from typing import Any
 
-from megarl.dumps.importers.row import Row, RowFormat
+from megarl.dumps.importers.row import Row, RowFormat, mask_or_all
 from megarl.dumps.responses import Key
 
 
@@ -18,7 +18,7 @@ def _read(fields: Mapping[str, Any], number: int) -> Row:
         trainer_log_probs=fields["old_log_probs"],
         rollout_log_probs=fields["rollout_log_probs"],
         # a 0 is padding, or what a tool said
-        generated=fields.get("response_mask") or [True] * len(tokens),
+        generated=mask_or_all(fields.get("response_mask"), tokens),
         reward=float("nan") if fields.get("score") is None else float(fields["score"]),
         prompt=str(fields.get("input") or ""),
         text=str(fields.get("output") or ""),

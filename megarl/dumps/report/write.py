@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -19,7 +18,7 @@ from megarl.dumps.report.verdict import Verdict, verdict
 from megarl.dumps.report.words import MEASURES, shown
 from megarl.dumps.statistics import statistics
 from megarl.dumps.tokens import texts_of
-from megarl.observe.files import encode_text, write_atomic
+from megarl.observe.files import encode_text, nonfinite_as_null, write_atomic
 
 
 def write_report(
@@ -56,7 +55,7 @@ def write_report(
     if as_json is not None:
         kept = [{**asdict(row), "candidate": row.candidate.keys} for row in found.kept]
         told = {"verdict": asdict(judged), "numbers": numbers, "kept": kept}
-        _write(as_json, json.dumps(_without_nan(told), indent=2, allow_nan=False) + "\n")
+        _write(as_json, json.dumps(nonfinite_as_null(told), indent=2, allow_nan=False) + "\n")
     _print(numbers, judged)
     if parts is not None:
         Console().print(f"drift budget: {budget}", markup=False, highlight=False, soft_wrap=True)
@@ -69,14 +68,6 @@ def _write(path: Path, text: str) -> None:
         write_atomic(path, encode_text(text))
     except OSError as error:
         raise DumpError(f"{path} cannot be written ({error.strerror}); name another file.") from error
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_nan(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(part) for part in value]
-    return None if isinstance(value, float) and value != value else value
 
 
 def _print(numbers: dict[str, float], judged: Verdict) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 from megarl.config.schema import Recipe
 from megarl.platform.platform import current
-from megarl.rollout.engine import EngineError
 from megarl.rollout.server_environment import engine_dtype
 from megarl.rollout.sglang.command import LOADER
+from megarl.rollout.unfit import unfit
 
 
 def check_settings(says: Mapping[str, Any], recipe: Recipe, url: str) -> None:
@@ -19,7 +19,8 @@ def check_settings(says: Mapping[str, Any], recipe: Recipe, url: str) -> None:
         url: names the server.
 
     Raises:
-        EngineError: they differ, or an argument of the server's is missing that megarl's own servers have.
+        EngineError, ServerSettingsError: they differ, or an argument of the server's is missing that megarl's own
+            servers have; see `unfit`.
     """
     wanted = {
         "dtype": engine_dtype(recipe),
@@ -33,6 +34,7 @@ def check_settings(says: Mapping[str, Any], recipe: Recipe, url: str) -> None:
         wanted["tp_size"] = 1
     for name, value in wanted.items():
         if says[name] != value:
-            raise EngineError(f"{url} runs with {name}={says[name]}, and the recipe needs {value}")
+            raise unfit(recipe, url, f"runs with {name}={says[name]}, and the recipe needs {value}")
     if LOADER not in (says["custom_weight_loader"] or ()):
-        raise EngineError(f"{url} runs without --custom-weight-loader {LOADER}, by which its weights are brought")
+        complaint = f"runs without --custom-weight-loader {LOADER}, by which its weights are brought"
+        raise unfit(recipe, url, complaint)

@@ -11,6 +11,7 @@ from megarl.rollout.replica import ServerUnreachableError
 from megarl.rollout.server import Server
 from megarl.rollout.server_environment import engine_dtype
 from megarl.rollout.types import Completion, Request, SamplingParams
+from megarl.rollout.unfit import unfit
 from megarl.rollout.vllm import command
 from megarl.rollout.vllm.wire import from_json, to_json
 
@@ -127,7 +128,7 @@ class VllmReplica:
         """What the recipe says about sampling and precision is what the server says that it uses.
 
         Raises:
-            EngineError: it is not.
+            EngineError, ServerSettingsError: it is not; see `unfit`.
         """
         says = self._server.http.get("/server_info?config_format=json")["vllm_config"]
         wanted = {
@@ -138,4 +139,4 @@ class VllmReplica:
         for name, value in wanted.items():
             given = says["model_config"][name]
             if str(given).removeprefix("torch.") != str(value):
-                raise EngineError(f"{self.url} runs with {name}={given}, and the recipe needs {value}")
+                raise unfit(self._recipe, self.url, f"runs with {name}={given}, and the recipe needs {value}")

@@ -146,6 +146,11 @@ def test_nan_where_it_counts(tmp_path: Path) -> None:
     assert "1 NaN among its trainer_log_probs" in refusal(path)
 
 
+def test_an_empty_mask_is_not_the_whole_response(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{**verl(), "response_mask": []}])
+    assert "has 0 generated for 3 token_ids" in refusal(path)
+
+
 def test_a_line_cut_short(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(verl()) + "\n" + json.dumps(verl())[:-9])
