@@ -105,14 +105,22 @@ def _elsewhere(recipe: Recipe, command: Sequence[str], stop: StopFlag, *, writes
     if LAUNCHER_PID in os.environ:
         _die_with_launcher()
         return None
-    _preflight(recipe, writes=writes)
+    preflight(recipe, writes=writes)
     if joined is None and recipe.parallel.world_size > 1:
         return _run_workers(command, recipe, stop)
     return None
 
 
-def _preflight(recipe: Recipe, *, writes: bool) -> None:
-    """Finds the user's mistakes that the recipe alone does not show, before any process or file is made."""
+def preflight(recipe: Recipe, *, writes: bool) -> None:
+    """Finds the user's mistakes that the recipe alone does not show, before any process or file is made.
+
+    Args:
+        recipe: checked by itself.
+        writes: whether the command writes to the run's folder and mirrors its metrics.
+
+    Raises:
+        UserError: this machine, a file or the user's own code is not what the recipe needs.
+    """
     from megarl.data.registry import build_source
     from megarl.data.tokenizer import build_tokenizer, check_prompt_lengths
     from megarl.loop.folder import check_folder
@@ -138,6 +146,7 @@ def _preflight(recipe: Recipe, *, writes: bool) -> None:
     check_engine_here(recipe)
     if writes:
         check_folder(recipe)
+        check_wandb(recipe.observe.wandb_project)
     build_objective(recipe.rl.objective)
     build_reward(recipe)
     tokenizer = build_tokenizer(recipe.tokenizer)
@@ -146,7 +155,6 @@ def _preflight(recipe: Recipe, *, writes: bool) -> None:
         from megarl.megatron.hf_folder import check_saved_weights
 
         check_saved_weights(Path(recipe.model.init_from), recipe.model, len(tokenizer))
-    check_wandb(recipe.observe.wandb_project)
     check_prompt_lengths(build_source(recipe), tokenizer, recipe)
 
 

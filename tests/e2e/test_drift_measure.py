@@ -72,6 +72,13 @@ def test_an_engine_that_is_no_address_is_refused_as_it_was_given(
     assert said.startswith("megarl: error: engine.urls=") and said.count("\n") == 1 and engine in said
 
 
+def test_an_interpreter_that_is_not_there_is_told_before_a_server_is_started(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["drift", "measure", DEMO, "rollout.engine=vllm", "engine.python=nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("megarl: error: engine.python=nowhere is no program;")
+
+
 @pytest.mark.parametrize("name", ["[x]", "1e5", "null", "a: b #c", "$" + "{oc.env:HOME}", "it's", "x" * 300])
 def test_the_trainers_folder_may_have_any_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = tmp_path / name

@@ -32,8 +32,10 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = load_recipe(arguments.recipe, arguments.overrides).recipe
     from megarl.dumps.budget import write_budget
     from megarl.dumps.report.budget import show
+    from megarl.launch import preflight
     from megarl.loop.budget import budget
 
+    preflight(recipe, writes=False)
     updates = recipe.rl.asynchrony.lookahead if arguments.updates is None else arguments.updates
     found = budget(recipe, arguments.responses, updates)
     show(found)

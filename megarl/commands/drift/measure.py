@@ -64,9 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
         loaded = load_recipe(arguments.recipe, overrides)
         if arguments.keep_weights and not loaded.recipe.engine.urls:
             raise UserError("--keep-weights is of a running server, and engine.urls is empty; give --engine=URL.")
+        from megarl.launch import preflight
         from megarl.loop.measure import measure
         from megarl.loop.measured_prompts import Asked
 
+        preflight(loaded.recipe, writes=False)
         return measure(
             loaded.recipe,
             Asked(
