@@ -13,7 +13,8 @@ def preflight(recipe: Recipe, *, writes: bool) -> None:
 
     Args:
         recipe: checked by itself.
-        writes: whether the command writes to the run's folder, which must then be this recipe's.
+        writes: whether the command writes to the run's folder, which must then be this recipe's, and mirrors its
+            metrics.
 
     Raises:
         UserError: the first mistake.
@@ -43,6 +44,7 @@ def preflight(recipe: Recipe, *, writes: bool) -> None:
     check_engine_here(recipe)
     if writes:
         check_folder(recipe)
+        check_wandb(recipe.observe.wandb_project)
     build_objective(recipe.rl.objective)
     build_reward(recipe)
     tokenizer = build_tokenizer(recipe.tokenizer)
@@ -51,7 +53,6 @@ def preflight(recipe: Recipe, *, writes: bool) -> None:
         from megarl.megatron.hf_folder import check_saved_weights
 
         check_saved_weights(Path(recipe.model.init_from), recipe.model, len(tokenizer))
-    check_wandb(recipe.observe.wandb_project)
     check_prompt_lengths(build_source(recipe), tokenizer, recipe)
 
 

@@ -88,6 +88,9 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
         was, now = old.get(key, _ABSENT), new.get(key, _ABSENT)
         if was == now or key in ("name", "output_dir", "resume"):
             continue
+        # a mapping that was empty, or is now: its keys tell of the change
+        if any(other.startswith(f"{key}.") for other in (*old, *new)):
+            continue
         words = f"{key} {_in_words(was)} -> {_in_words(now)}"
         if under(key, FREE_ON_RESUME):
             found.free.append(words)

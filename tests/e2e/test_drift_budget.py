@@ -82,6 +82,8 @@ def test_the_planted_cause_has_the_largest_share(tmp_path: Path, planted: list[s
         (["parallel.world_size=2"], "parallel.world_size=2"),
         (["precision.batch_invariant=true"], "precision.batch_invariant=true"),
         (["rl.steps=0", "--updates", "1"], "rl.steps=0"),
+        (["rollout.engine=vllm", "engine.python=nowhere"], "engine.python=nowhere is no program"),
+        (["reward.name=my_rewards.score"], 'reward.name="my_rewards.score" names the module my_rewards'),
         (
             ["rollout.engine=vllm", "engine.urls=[http://127.0.0.1:9]", "engine.start_timeout_s=1"],
             'engine.urls=["http://127.0.0.1:9"] cannot be asked (',

@@ -51,16 +51,6 @@ def test_a_mistake_is_one_sentence(words: str, capsys: pytest.CaptureFixture[str
     assert said.startswith("megarl: error: ") and said.count("\n") == 1 and words.split("=")[0] in said
 
 
-@pytest.mark.parametrize("command", ["measure", "budget"])
-def test_what_is_not_here_is_refused_before_anything_is_started(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    overrides = ["rollout.engine=vllm", "engine.python=/nowhere/python"]
-    assert main(["drift", command, RECIPE, *overrides]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith('megarl: error: engine.python="/nowhere/python" is no program; ') and said.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     "engine",
     ["", "a,b", "[]", "null", "http://127.0.0.1:8000]", "http://127.0.0.1:99999", "http://h:a", "ftp://127.0.0.1:80"],
@@ -71,6 +61,13 @@ def test_an_engine_that_is_no_address_is_refused_as_it_was_given(
     assert main(["drift", "measure", RECIPE, "rollout.engine=vllm", f"--engine={engine}"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("megarl: error: engine.urls=") and said.count("\n") == 1 and engine in said
+
+
+def test_an_interpreter_that_is_not_there_is_told_before_a_server_is_started(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["drift", "measure", RECIPE, "rollout.engine=vllm", "engine.python=nowhere"]) == 2
+    assert capsys.readouterr().err.startswith("megarl: error: engine.python=nowhere is no program;")
 
 
 @pytest.mark.parametrize("name", ["[x]", "1e5", "null", "a: b #c", "$" + "{oc.env:HOME}", "it's", "x" * 300])

@@ -69,7 +69,6 @@ def test_what_resumed_runs_may_change() -> None:
     assert found.layout == ["parallel.tensor 1 -> 2", "rl.micro_batch_size 64 -> 8"]
     assert found.fixed == [
         "parallel.distributed_optimizer false -> true",
-        "data.options {} -> (none)",
         "rl.optimizer.lr 0.001 -> 0.5",
         "data.options.more (none) -> [1]",
     ]
