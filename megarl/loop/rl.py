@@ -29,6 +29,9 @@ from megarl.rollout.engine import EngineError
 def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
     """One step: the state's next prompts, its weights before, one version more after. Collective.
 
+    Where the engine does not get the new weights any more, the step is whole all the same, and `run.engine_failure` is
+    the reason.
+
     Returns:
         The step's metrics, and a few of its rollouts as text.
     """
@@ -56,7 +59,7 @@ def rl_step(run: Run) -> tuple[dict[str, float], list[Sample]]:
         state.problems_drawn += rollouts.problems_drawn
         state.weight_version += 1
         with timed(seconds, "sync"):
-            _sync(run, seconds)
+            run.engine_failure = _sync(run, seconds)
     metrics = {
         **rollout_metrics(rollouts),
         **staleness,
@@ -142,21 +145,20 @@ def _update(run: Run, batch: TrainBatch, recipe: Recipe) -> list[Update]:
     return updates
 
 
-def _sync(run: Run, seconds: dict[str, float]) -> None:
+def _sync(run: Run, seconds: dict[str, float]) -> EngineError | None:
     """Gives the engine the weights, once it has ended what may not span the update. Collective.
 
-    Raises:
-        EngineError: the engine is gone for good; the state after this step was saved.
+    Returns:
+        What the engine, which is gone for good, raised.
     """
     try:
         if run.ahead is not None:
             with timed(seconds, "generation_wait"):
                 run.ahead.settle()
         run.sync.push(run.state.weight_version)
-    except EngineError:
-        run.state.step += 1
-        run.save()
-        raise
+    except EngineError as error:
+        return error
+    return None
 
 
 def steered(run: Run, coefficient: float, kl: float | None) -> float:

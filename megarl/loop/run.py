@@ -76,6 +76,7 @@ class Run:
     warned_of_entropy: bool = False
     token_classes_V: Tensor | None = None
     told_of_drift: set[str] = field(default_factory=set)
+    engine_failure: EngineError | None = None
 
     @property
     def folder(self) -> Path:
@@ -139,7 +140,7 @@ class Run:
                 completions += self._generated(requests[begin : begin + at_once], sampling)
             except EngineError:
                 # the weights are those of the state, as they are where a stop is heeded
-                self.save()
+                self.end_without_engine()
                 raise
         return completions
 
@@ -185,6 +186,15 @@ class Run:
         if number > 0:
             self.save()
             raise Stopped(int(number))
+
+    def end_without_engine(self) -> None:
+        """Saves; to be called where the engine is gone for good, the weights are those of `state`, and a step is over.
+
+        Raises:
+            Stopped: the run was told to stop while it waited for the engine.
+        """
+        self.save()
+        self.heed_stop()
 
     def save(self, *, wait: bool = True, metrics: Mapping[str, float] | None = None) -> None:
         """Checkpoints the state, unless the newest checkpoint is of this state already.
@@ -243,7 +253,7 @@ def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) 
     # a user's own objective may not take what goes around it: refused before a model is built
     build_policy_loss(recipe, recipe.rl.kl.coefficient)
     # servers come up while the trainer's own parts are built
-    engine = _build_engine(recipe, layout, vocab_size, journal)
+    engine = _build_engine(recipe, layout, vocab_size, journal, stop)
     policy = Policy(recipe, layout, vocab_size)
     return Run(
         recipe=recipe,
@@ -261,13 +271,13 @@ def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) 
     )
 
 
-def _build_engine(recipe: Recipe, layout: Layout, vocab_size: int, journal: Journal) -> Engine | None:
+def _build_engine(recipe: Recipe, layout: Layout, vocab_size: int, journal: Journal, stop: StopFlag) -> Engine | None:
     if recipe.rollout.engine == "embedded":
         return build_engine(recipe, vocab_size)
     if not layout.is_main:
         return None
     with writing_to(recipe.output_dir, "what describes the model to its servers"):
-        return build_fleet(recipe, vocab_size, journal.note)
+        return build_fleet(recipe, vocab_size, journal.note, lambda: stop.signal_number > 0)
 
 
 def _retention(config: CheckpointConfig) -> Retention:

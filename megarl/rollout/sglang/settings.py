@@ -19,7 +19,7 @@ def check_settings(says: Mapping[str, Any], recipe: Recipe, url: str) -> None:
         url: names the server.
 
     Raises:
-        EngineError: they differ, or an argument of the server's is missing that megarl's own servers have.
+        EngineError: there are none, or they differ, or an argument is missing that megarl's own servers have.
     """
     wanted = {
         "dtype": engine_dtype(recipe),
@@ -31,6 +31,8 @@ def check_settings(says: Mapping[str, Any], recipe: Recipe, url: str) -> None:
     if recipe.engine.urls:
         # engine.tensor is of servers that the run starts
         wanted["tp_size"] = 1
+    if not isinstance(says, Mapping) or not {*wanted, "custom_weight_loader"} <= says.keys():
+        raise EngineError(f"{url} is no SGLang, or not one that can be given weights: it does not tell its settings")
     for name, value in wanted.items():
         if says[name] != value:
             raise EngineError(f"{url} runs with {name}={says[name]}, and the recipe needs {value}")
