@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Optional
 
-from megarl.config.fields import key
+from megarl.config.fields import LONGEST_S, key
 
 QUANTIZATIONS = (
     "none",
@@ -45,14 +45,17 @@ class EngineConfig:
         None, "Python interpreter of the environment that has the engine; null is the one that runs megarl."
     )
     arguments: list[str] = key(factory=list, doc="Further arguments of the server's command line, as they are.")
-    start_timeout_s: float = key(600.0, "Longest wait for a server to come up, in seconds.", above=0)
-    request_timeout_s: float = key(600.0, "Longest wait for one response, in seconds.", above=0)
+    start_timeout_s: float = key(600.0, "Longest wait for a server to come up, in seconds.", above=0, high=LONGEST_S)
+    request_timeout_s: float = key(600.0, "Longest wait for one response, in seconds.", above=0, high=LONGEST_S)
     update_timeout_s: float = key(
         120.0,
         "Longest wait for a server to load one bucket of weights, in seconds; one that takes longer hangs.",
         above=0,
+        high=LONGEST_S,
     )
-    health_timeout_s: float = key(10.0, "A server that says nothing for so many seconds is taken for hung.", above=0)
+    health_timeout_s: float = key(
+        10.0, "A server that says nothing for so many seconds is taken for hung.", above=0, high=LONGEST_S
+    )
     restarts: int = key(3, "Times that a server which died or hangs is started again, in the whole run.", low=0)
     allow_remote: bool = key(False, "Lets `engine.urls` name other machines; the servers then need a token.")
     token_variable: str = key(
@@ -79,7 +82,10 @@ class SyncConfig:
         False, "Sends only what changed, losslessly; trainer and workers each keep the whole model on the host for it."
     )
     timeout_s: float = key(
-        120.0, "Longest wait for a worker to come for a bucket with transport=broadcast, in seconds.", above=0
+        120.0,
+        "Longest wait for a worker to come for a bucket with transport=broadcast, in seconds.",
+        above=0,
+        high=LONGEST_S,
     )
     folder: Optional[str] = key(None, "Folder for transport=disk; null is one in `output_dir`.")
     bucket_mib: int = key(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Optional
 
-from megarl.config.fields import key
+from megarl.config.fields import LONGEST_S, key
 
 
 @dataclass
@@ -15,6 +15,7 @@ class FaultsConfig:
         "Seconds that one phase (a rollout, rewards, log-probs, an update, a sync, a save) may take; then every rank "
         "writes its stacks to `stacks/` in `output_dir` and the job ends with exit code 124. null for no limit.",
         above=0,
+        high=LONGEST_S,
     )
     nonfinite_updates: int = key(
         3,

@@ -3,6 +3,9 @@
 from dataclasses import MISSING, field
 from typing import Any
 
+LONGEST_S = 10**9
+"""Seconds, 31 years: beyond them the clocks of Python's threads, of gloo or of SLURM overflow."""
+
 
 def key(
     default: Any = MISSING,

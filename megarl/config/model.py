@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from math import lcm
 from typing import Optional
 
-from megarl.config.fields import key
+from megarl.config.fields import LONGEST_S, key
 from megarl.config.moe import MoEConfig
 from megarl.config.names import KNOWN_FAMILIES
 
@@ -96,7 +96,9 @@ class ParallelConfig:
         choices=("none", "selective", "full"),
     )
     threads: int = key(1, "CPU threads a process.", low=1)
-    timeout_s: float = key(600.0, "Seconds after which a collective that a rank did not join is an error.", above=0)
+    timeout_s: float = key(
+        600.0, "Seconds after which a collective that a rank did not join is an error.", above=0, high=LONGEST_S
+    )
 
     @property
     def data(self) -> int:

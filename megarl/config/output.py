@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Optional
 
-from megarl.config.fields import key
+from megarl.config.fields import LONGEST_S, key
 
 
 @dataclass
@@ -16,6 +16,7 @@ class CheckpointConfig:
         6.0,
         "Seconds after a stop signal in which a step and its save must end; then the process ends unsaved.",
         above=0,
+        high=LONGEST_S,
     )
     keep: int = key(2, "Newest checkpoints that are kept; older ones are deleted, but for what follows.", low=1)
     keep_every: int = key(0, "Checkpoints of RL steps that this divides are kept too; 0 for none.", low=0)

@@ -51,7 +51,7 @@ class Ahead:
         try:
             return self._collected(self._batches[first], heed_stop=True)
         except EngineError:
-            run.save()
+            run.end_without_engine()
             raise
 
     def settle(self) -> None:

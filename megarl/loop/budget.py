@@ -5,12 +5,16 @@ fp32, at the weights that the engine had, by the engine's code in fp32, in its o
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
 
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 from megarl.drift.budget import Budget, Part, part
+from megarl.loop.alarm import why_idle
 from megarl.loop.budget_engine import engine_floor, engine_parts
 from megarl.loop.budget_trainer import FP32, Answers, Trainer, trainer_floors, trainer_parts
 from megarl.loop.engines import running_servers
@@ -20,7 +24,6 @@ from megarl.loop.run import Run, build_run
 from megarl.loop.start import begin_reference, start
 from megarl.loop.stop import StopFlag
 from megarl.megatron.policy import FrozenModel
-from megarl.megatron.weights import ReadTensor
 from megarl.megatron.world import join_world, leave_world
 from megarl.rollout.types import Request
 
@@ -76,14 +79,30 @@ def _fewest_steps(recipe: Recipe) -> int:
 
 @dataclass(frozen=True)
 class _Generated:
-    """What the run's own engine gave, and the weights before and behind the updates."""
+    """What the run's own engine gave, and the weights before and behind the updates.
+
+    Attributes:
+        requests: that the engine was given.
+        answers: that it gave.
+        engine_floor: of the engine.
+        older: the weights that it has.
+        newer: the trainer's.
+        updates: between them.
+        idle: why one of the updates had nothing to learn from, each that had not.
+    """
 
     requests: Sequence[Request]
     answers: Answers
     engine_floor: Part
-    older: ReadTensor
-    newer: ReadTensor
+    older: Mapping[str, Tensor]
+    newer: Mapping[str, Tensor]
     updates: int
+    idle: Sequence[str]
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the updates changed a weight."""
+        return any(not torch.equal(tensor, self.newer[name]) for name, tensor in self.older.items())
 
 
 def _generated(run: Run, responses: int, updates: int) -> _Generated:
@@ -94,27 +113,42 @@ def _generated(run: Run, responses: int, updates: int) -> _Generated:
     requests = run.requests([run.source.training(number) for number in range(responses)], 1, _STREAM)
     answers = Answers.of(run.engine.generate(requests, run.sampling()))
     floor = engine_floor(run.engine, answers, run)
+    idle: list[str] = []
     if updates:
         begin_reference(run)
         for _ in range(updates):
-            rl_step(run)
+            metrics, _ = rl_step(run)
             run.state.step += 1
             run.heed_loss()
-    return _Generated(requests, answers, floor, older, _copied(run.policy) if updates else older, updates)
+            reason = _critic_alone(run) or why_idle(run.recipe.rl, metrics)
+            idle += [] if reason is None else [reason]
+    newer = _copied(run.policy) if updates else older
+    return _Generated(requests, answers, floor, older, newer, updates, idle)
+
+
+def _critic_alone(run: Run) -> str | None:
+    """Why the step before trained no policy, where its critic warms up."""
+    steps = run.recipe.rl.critic.warmup_steps
+    return f"the critic alone trained, as rl.critic.warmup_steps={steps} says" if run.state.step <= steps else None
 
 
 def _decomposed(run: Run, given: _Generated) -> Budget:
     answers, updates, own = given.answers, given.updates, run.recipe.precision
     rows_N = answers.rows_N
     ahead, behind = (
-        Trainer(run.recipe, run.layout, run.policy.vocab_size, read) for read in (given.newer, given.older)
+        Trainer(run.recipe, run.layout, run.policy.vocab_size, weights.__getitem__)
+        for weights in (given.newer, given.older)
     )
     own_N = ahead.log_probs(answers, own)
     clean_N = own_N if own == FP32 else ahead.log_probs(answers, FP32)
     parts, absent = list(trainer_parts(ahead, answers, own_N, clean_N)), []
-    if updates:
+    if given.is_stale:
         stale_N = clean_N - behind.log_probs(answers, FP32)
-        parts.append(part("staleness", f"weights {_counted(updates)} apart, both in fp32", stale_N, rows_N))
+        idle = f", {len(given.idle)} of which had nothing to learn from" if given.idle else ""
+        parts.append(part("staleness", f"weights {_counted(updates)} apart{idle}, both in fp32", stale_N, rows_N))
+    elif updates:
+        reason = given.idle[-1] if given.idle else "every gradient was 0"
+        absent.append(f"staleness: {_counted(updates)} changed no weight, as {reason}")
     else:
         absent.append("staleness: the engine has the newest weights; --updates N tells what N updates would add")
     parts += engine_parts(run, behind, given.requests, answers)
@@ -122,7 +156,7 @@ def _decomposed(run: Run, given: _Generated) -> Budget:
         absent.append("the engine's precision and quantisation, which are in the kernel: engine.urls runs already")
     elif not any(one.name.startswith(("precision", "quantisation")) for one in parts):
         absent.append("precision and quantisation: both sides compute in fp32")
-    words = "trainer less engine, as the recipe has them" + (f", {_counted(updates)} apart" if updates else "")
+    words = "trainer less engine, as the recipe has them" + (f", {_counted(updates)} apart" if given.is_stale else "")
     return Budget(
         part("total", words, own_N - answers.engine_N, rows_N),
         tuple(parts),
@@ -135,7 +169,6 @@ def _counted(updates: int) -> str:
     return "1 update" if updates == 1 else f"{updates} updates"
 
 
-def _copied(policy: FrozenModel) -> ReadTensor:
+def _copied(policy: FrozenModel) -> dict[str, Tensor]:
     """The weights as they are now."""
-    tensors = {name: tensor.clone() for name, tensor in policy.export()}
-    return tensors.__getitem__
+    return {name: tensor.clone() for name, tensor in policy.export()}

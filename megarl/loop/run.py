@@ -139,7 +139,7 @@ class Run:
                 completions += self._generated(requests[begin : begin + at_once], sampling)
             except EngineError:
                 # the weights are those of the state, as they are where a stop is heeded
-                self.save()
+                self.end_without_engine()
                 raise
         return completions
 
@@ -193,8 +193,17 @@ class Run:
             EngineError: the engine is gone for good; the state after the step was saved.
         """
         if self.lost_engine is not None:
-            self.save()
+            self.end_without_engine()
             raise self.lost_engine
+
+    def end_without_engine(self) -> None:
+        """Saves; to be called where the engine is gone for good, the weights are those of `state`, and a step is over.
+
+        Raises:
+            Stopped: the run was told to stop while it waited for the engine.
+        """
+        self.save()
+        self.heed_stop()
 
     def save(self, *, wait: bool = True, metrics: Mapping[str, float] | None = None) -> None:
         """Checkpoints the state, unless the newest checkpoint is of this state already.
@@ -260,7 +269,7 @@ def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) 
     # a user's own objective may not take what goes around it: refused before a model is built
     build_policy_loss(recipe, recipe.rl.kl.coefficient)
     # servers come up while the trainer's own parts are built
-    engine = _build_engine(recipe, layout, vocab_size, journal)
+    engine = _build_engine(recipe, layout, vocab_size, journal, stop)
     policy = Policy(recipe, layout, vocab_size)
     return Run(
         recipe=recipe,
@@ -278,13 +287,13 @@ def build_run(recipe: Recipe, layout: Layout, journal: Journal, stop: StopFlag) 
     )
 
 
-def _build_engine(recipe: Recipe, layout: Layout, vocab_size: int, journal: Journal) -> Engine | None:
+def _build_engine(recipe: Recipe, layout: Layout, vocab_size: int, journal: Journal, stop: StopFlag) -> Engine | None:
     if recipe.rollout.engine == "embedded":
         return build_engine(recipe, vocab_size)
     if not layout.is_main:
         return None
     with writing_to(recipe.output_dir, "what describes the model to its servers"):
-        return build_fleet(recipe, vocab_size, journal.note)
+        return build_fleet(recipe, vocab_size, journal.note, lambda: stop.signal_number > 0)
 
 
 def _retention(config: CheckpointConfig) -> Retention:

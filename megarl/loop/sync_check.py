@@ -13,7 +13,7 @@ from rich.table import Table
 
 from megarl.config.schema import Recipe
 from megarl.data.tokenizer import build_tokenizer
-from megarl.loop.engines import engine_of
+from megarl.loop.engines import engine_of, running_servers
 from megarl.megatron.hf_folder import saved_weights
 from megarl.megatron.policy import FrozenModel
 from megarl.megatron.weights import random_weights
@@ -62,7 +62,7 @@ def sync_check(recipe: Recipe) -> int:
     with tempfile.TemporaryDirectory(prefix="megarl-sync-check-") as folder:
         own = replace(recipe, output_dir=folder)
         vocab_size = len(build_tokenizer(recipe.tokenizer))
-        with engine_of(own, vocab_size, is_main=layout.is_main) as engine:
+        with running_servers(recipe, "asked"), engine_of(own, vocab_size, is_main=layout.is_main) as engine:
             policy = FrozenModel(own, layout, vocab_size)
             init = recipe.model.init_from
             policy.load(

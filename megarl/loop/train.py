@@ -11,6 +11,7 @@ from megarl.config.errors import UserError
 from megarl.config.schema import Recipe
 from megarl.loop.ahead import Ahead
 from megarl.loop.alarm import BASELINE_STEPS, IDLE_STEPS, entropy_has_collapsed, raise_clip, why_idle
+from megarl.loop.engines import await_running_servers, running_servers
 from megarl.loop.evaluation import evaluate
 from megarl.loop.folder import claim_folder, writing_to
 from megarl.loop.journal import Journal
@@ -25,6 +26,7 @@ from megarl.megatron.models import FAMILIES
 from megarl.megatron.world import Layout, join_world, leave_world
 from megarl.observe.files import write_json_atomic
 from megarl.observe.summary import write_summary
+from megarl.rollout.engine import WeightsError
 
 EVALUATIONS_FILE = "evaluations.json"
 FINAL_MODEL = "model"
@@ -35,7 +37,8 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
 
     Raises:
         Stopped: a signal ended it; the state was saved.
-        RunFolderError: the folder is in use.
+        RunFolderError: the folder is in use, or takes no more.
+        UserError: servers of `engine.urls` are not there, or are others than the recipe needs.
     """
     layout = join_world(recipe.parallel, recipe.seed, recipe.precision.fp8.alignment)
     # every rank has looked at the folder by now; what is claimed before could look to a late one like another's run
@@ -46,6 +49,7 @@ def train(recipe: Recipe, stop: StopFlag) -> None:
         with Journal(recipe, is_main=layout.is_main) as journal:
             run = build_run(recipe, layout, journal, stop)
             try:
+                await_running_servers(recipe, run.engine, layout.world_size)
                 start(run)
                 stop.defer(recipe.checkpoint.stop_grace_s)
                 _run_phases(run)
@@ -117,7 +121,7 @@ def _warm_start(run: Run) -> None:
 def _reinforce(run: Run) -> None:
     config, state = run.recipe.rl, run.state
     begin_reference(run)
-    run.sync.push(state.weight_version)
+    _first_push(run)
     note_other_engine(run)
     _evaluate_once(run, "before")
     if config.asynchrony.mode != "sync":
@@ -148,6 +152,20 @@ def _reinforce(run: Run) -> None:
         export_hf(run.policy, run.folder / FINAL_MODEL, run.tokenizer)
     state.phase, state.step = "done", 0
     run.save()
+
+
+def _first_push(run: Run) -> None:
+    """Later on it is no mistake of the user's: what took the weights once is the right server.
+
+    Raises:
+        UserError: servers of `engine.urls` do not take them; the state was saved.
+    """
+    try:
+        with running_servers(run.recipe, "given the weights", WeightsError):
+            run.sync.push(run.state.weight_version)
+    except UserError:
+        run.end_without_engine()
+        raise
 
 
 def _raise_alarm(run: Run, entropy: float) -> None:

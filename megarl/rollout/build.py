@@ -2,8 +2,9 @@
 
 import importlib.util
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
@@ -20,8 +21,9 @@ from megarl.rollout.sglang.command import check_head
 from megarl.rollout.sglang.replica import SglangReplica
 from megarl.rollout.vllm.replica import VllmReplica
 
-_REPLICAS: dict[str, Callable[[Recipe, Path, str | None], Replica]] = {"vllm": VllmReplica, "sglang": SglangReplica}
-"""What talks to one server, by `rollout.engine`."""
+_Made = Callable[[Recipe, Path, str | None, Mapping[str, Any] | None], Replica]
+_REPLICAS: dict[str, _Made] = {"vllm": VllmReplica, "sglang": SglangReplica}
+"""What talks to one server, by `rollout.engine`: of a recipe, a folder, the URL and the model of a running one."""
 
 
 def build_engine(recipe: Recipe, vocab_size: int) -> EmbeddedEngine:
@@ -70,13 +72,16 @@ def check_engine_here(recipe: Recipe) -> None:
 _ON_CPU = ("none", "fp8_per_channel", "int8")
 
 
-def build_fleet(recipe: Recipe, vocab_size: int, note: Callable[[str], None]) -> Fleet:
+def build_fleet(
+    recipe: Recipe, vocab_size: int, note: Callable[[str], None], is_stopped: Callable[[], bool] = lambda: False
+) -> Fleet:
     """The recipe's servers, which start in the background. For the main rank alone.
 
     Args:
         recipe: says how many, or where they are.
         vocab_size: tokens.
         note: is told what a user should know.
+        is_stopped: whether the run was told to stop.
     """
     folder = Path(recipe.output_dir) / "engine"
     config = FAMILIES[recipe.model.family].hf_config(recipe.model, vocab_size)
@@ -85,17 +90,18 @@ def build_fleet(recipe: Recipe, vocab_size: int, note: Callable[[str], None]) ->
     replica = _REPLICAS[recipe.rollout.engine]
     replicas: list[Replica] = []
     if recipe.engine.urls:
-        replicas = [replica(recipe, folder, url) for url in recipe.engine.urls]
+        replicas = [replica(recipe, folder, url, config.to_dict()) for url in recipe.engine.urls]
     else:
         for number in range(recipe.engine.replicas):
             own = folder / str(number)
             shutil.rmtree(own, ignore_errors=True)
             config.save_pretrained(own)
-            replicas.append(replica(recipe, own, None))
+            replicas.append(replica(recipe, own, None, None))
     return Fleet(
         replicas,
         max_concurrent=recipe.engine.max_concurrent,
         restarts=recipe.engine.restarts,
         watch_every_s=recipe.engine.health_timeout_s,
         note=note,
+        is_stopped=is_stopped,
     )

@@ -31,6 +31,7 @@ class Fleet:
         restarts: int,
         watch_every_s: float,
         note: Callable[[str], None],
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """Starts the servers, and does not wait for them.
 
@@ -40,11 +41,12 @@ class Fleet:
             restarts: times that a server is started again, over all.
             watch_every_s: pause between two questions whether a server still answers, while it generates.
             note: is told, in a sentence, of what a user should know.
+            is_stopped: whether the run was told to stop, and waits for no server any more.
         """
         self.version = -1
         self._replicas = list(replicas)
         self._max_concurrent, self._restarts_left, self._watch_every_s = max_concurrent, restarts, watch_every_s
-        self._note = note
+        self._note, self._is_stopped = note, is_stopped
         self._lock = threading.Lock()
         self._lost: set[int] = set()
         self._counts = dict.fromkeys(COUNTS, 0)
@@ -141,9 +143,9 @@ class Fleet:
         while self._starting:
             number = min(self._starting)
             try:
-                self._replicas[number].wait_until_ready()
+                self._replicas[number].wait_until_ready(self._is_stopped)
             except EngineError as error:
-                if number not in self._was_up:
+                if number not in self._was_up or self._is_stopped():
                     raise
                 self._note(str(error))
                 self._start_again(number)
@@ -189,8 +191,9 @@ class Fleet:
             }
             try:
                 return {number: done for number, future in futures.items() if (done := future.result()) is not None}
-            except BaseException:
+            except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
+                self._end_if_stopped(error)
                 raise
 
     def generate_at(self, server: int, request: Request, sampling: SamplingParams) -> Completion | None:
@@ -262,6 +265,11 @@ class Fleet:
             self._replicas[server].end()
         self._note(f"{url} is lost: {why}")
 
+    def _end_if_stopped(self, error: BaseException) -> None:
+        """Ends the servers at Ctrl-C, whose responses the threads that are left would wait for."""
+        if not isinstance(error, Exception):
+            self.close()
+
     def live(self) -> list[int]:
         """Numbers of the servers that are not lost."""
         return [server for server in range(len(self._replicas)) if server not in self._lost]
@@ -278,15 +286,19 @@ class Fleet:
         starts = list(self._starts)
         with ThreadPoolExecutor(len(self._replicas), thread_name_prefix="update") as pool:
             futures = {pool.submit(call, replica): server for server, replica in enumerate(self._replicas)}
-            for future in as_completed(futures):
-                server, error = futures[future], future.exception()
-                dead = isinstance(error, EngineError) and not self._replicas[server].responsive()
-                if dead or isinstance(error, ServerUnreachableError):
-                    # at once: a broadcast to the others waits for it
-                    self._lose(server, str(error), starts[server])
-                    unreachable = error
-                elif error is not None:
-                    refused = error
+            try:
+                for future in as_completed(futures):
+                    server, error = futures[future], future.exception()
+                    dead = isinstance(error, EngineError) and not self._replicas[server].responsive()
+                    if dead or isinstance(error, ServerUnreachableError):
+                        # at once: a broadcast to the others waits for it
+                        self._lose(server, str(error), starts[server])
+                        unreachable = error
+                    elif error is not None:
+                        refused = error
+            except BaseException as stop:
+                self._end_if_stopped(stop)
+                raise
         if unreachable is not None:
             # what others refused may follow from this: a broadcast ends at all where it ends at one
             raise EngineLost(str(unreachable)) from unreachable

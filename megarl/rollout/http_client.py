@@ -11,6 +11,19 @@ from megarl.rollout.engine import EngineError
 from megarl.rollout.replica import ServerUnreachableError
 
 
+class RefusedError(EngineError):
+    """A server that answers, and not with what was asked for.
+
+    Attributes:
+        status: HTTP's.
+    """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        # other ranks get it by pickle, which gives the message alone and this attribute later
+        self.status = status
+
+
 class Client:
     """One server's endpoints. Threads may share it.
 
@@ -44,11 +57,20 @@ class Client:
         """The answer to a GET, parsed; errors as of `post`, after `health_timeout_s`."""
         return self._asked(path, lambda: self._http.get(path, timeout=self._health_timeout_s))
 
-    def up(self) -> bool:
-        """Whether the server answers that it is ready."""
+    def up(self, path: str = "/health") -> bool:
+        """Whether the server answers that it is ready.
+
+        Raises:
+            EngineError: what answers there is another kind of server, which will never be.
+        """
         try:
-            self.get("/health")
-        except (ServerUnreachableError, EngineError):
+            self.get(path)
+        except ServerUnreachableError:
+            return False
+        except RefusedError as error:
+            # of its own, or of a proxy before it, while it starts
+            if error.status < 500:
+                raise
             return False
         return True
 
@@ -72,7 +94,8 @@ class Client:
                 "set the environment variable that engine.token_variable names to the server's token"
             )
         if response.status_code != 200:
-            raise EngineError(f"{self.url}{path} answered {response.status_code}: {response.text[:500]}")
+            said = f": {response.text[:500]}" if response.text else ""
+            raise RefusedError(f"{self.url}{path} answered {response.status_code}{said}", response.status_code)
         try:
             return response.json() if response.content else None
         except (ValueError, RecursionError) as error:

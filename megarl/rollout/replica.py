@@ -1,6 +1,6 @@
 """What a fleet asks of one server; each engine implements it once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from megarl.rollout.types import Completion, Request, SamplingParams
@@ -22,8 +22,12 @@ class Replica(Protocol):
     def start(self) -> None:
         """Starts the server, or does nothing where it is not the run's own."""
 
-    def wait_until_ready(self) -> None:
-        """Returns once the server answers and is one that the recipe can use."""
+    def wait_until_ready(self, give_up: Callable[[], bool]) -> None:
+        """Returns once the server answers and is one that the recipe can use.
+
+        Args:
+            give_up: whether to wait no longer, which is an `EngineError` then.
+        """
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:
         """One response.

@@ -10,6 +10,7 @@ from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
 from megarl.data.tokenizer import build_tokenizer
 from megarl.megatron.models import FAMILIES
+from megarl.observe.announced import ENDED, URL
 from megarl.observe.files import write_atomic
 from megarl.rollout.build import check_engine_here
 from megarl.rollout.server import Launch
@@ -25,15 +26,15 @@ _POLL_S = 0.2
 def serve(recipe: Recipe, announce: Path) -> int:
     """Starts a server that listens on all interfaces and asks for the token, and waits until it ends.
 
-    Once it listens, its URL is the one line of a file NAME.url in the folder `announce`; its log is in NAME/ there,
-    since the run's own folder is the trainer's to make.
+    Once it listens, its URL is the one line of a file NAME.url in the folder `announce`, and when it has ended its last
+    words are in NAME.ended; its log is in NAME/ there, since the run's own folder is the trainer's to make.
 
     Args:
         recipe: says how.
         announce: folder.
 
     Returns:
-        The server's exit code.
+        The server's exit code, or 1 where that is 0: nobody asked it to end.
 
     Raises:
         UserError: the recipe has no servers of its own or keeps them on this machine, or there is no token.
@@ -58,11 +59,13 @@ def serve(recipe: Recipe, announce: Path) -> int:
     FAMILIES[recipe.model.family].hf_config(recipe.model, vocab_size).save_pretrained(folder)
     process, port = _listening(recipe, folder, token)
     try:
-        write_atomic(announce / f"{name}.url", f"http://{socket.gethostname()}:{port}".encode())
+        write_atomic(announce / f"{name}{URL}", f"http://{socket.gethostname()}:{port}".encode())
         while process.exit_code is None:
             time.sleep(_POLL_S)
-        print(f"megarl: {process.failure()}", flush=True)
-        return process.exit_code
+        failure = str(process.failure())
+        print(f"megarl: {failure}", flush=True)
+        write_atomic(announce / f"{name}{ENDED}", failure.encode())
+        return process.exit_code or 1
     finally:
         process.end()
 

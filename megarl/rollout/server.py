@@ -69,11 +69,11 @@ class Server:
         )
         self._connect(f"http://127.0.0.1:{port}", token)
 
-    def wait_until(self, up: Callable[[], bool]) -> None:
+    def wait_until(self, up: Callable[[], bool], give_up: Callable[[], bool]) -> None:
         """Returns once `up` holds.
 
         Raises:
-            EngineError: the server ended, or took longer than `engine.start_timeout_s`.
+            EngineError: the server ended, or took longer than `engine.start_timeout_s`, or `give_up` held before.
         """
         deadline = time.monotonic() + self._recipe.engine.start_timeout_s
         while not up():
@@ -81,6 +81,8 @@ class Server:
                 if not self._process.lost_its_port():
                     raise self._process.failure()
                 self.start()
+            if give_up():
+                raise EngineError(f"{self.url} was not up yet when the run was told to stop")
             if time.monotonic() > deadline:
                 raise EngineError(
                     f"{self.url} did not come up within engine.start_timeout_s={self._recipe.engine.start_timeout_s:g}"

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from megarl.config.errors import RunFolderError
 from megarl.observe.files import JsonlFile, read_json, read_jsonl_tolerant, write_json_atomic
 from megarl.submit.verdict import Attempt, Limits, Verdict, verdict
 
@@ -49,10 +50,14 @@ def excluded(run: Path, submission: str) -> list[str]:
 
 
 def _of(run: Path, submission: str) -> list[Attempt]:
-    lines = read_jsonl_tolerant(run / FOLDER / _ATTEMPTS)
-    return [_attempt(line) for line in lines if line["submission"] == submission]
+    path = run / FOLDER / _ATTEMPTS
+    return [_attempt(line, path) for line in read_jsonl_tolerant(path) if line.get("submission") == submission]
 
 
-def _attempt(line: dict[str, Any]) -> Attempt:
+def _attempt(line: dict[str, Any], path: Path) -> Attempt:
     held = {name: value for name, value in line.items() if name not in ("submission", "verdict", "reason")}
-    return Attempt(**{**held, "bad": tuple(held["bad"])})
+    try:
+        return Attempt(**{**held, "bad": tuple(held["bad"])})
+    except (KeyError, TypeError) as error:
+        told = f"{path} has a line that tells of no attempt of this release's ({error})"
+        raise RunFolderError(f"{told}; delete the line.") from error

@@ -163,6 +163,11 @@ def _check_fit(recipe: Recipe, profile: Profile) -> None:
             f"parallel.world_size={recipe.parallel.world_size}, and the profile has nodes={profile.nodes} x "
             f"tasks_per_node={profile.tasks_per_node} = {world_size} trainer processes; make them agree."
         )
+    if recipe.checkpoint.stop_grace_s > profile.requeue.signal_before_s:
+        raise ProfileError(
+            f"checkpoint.stop_grace_s={recipe.checkpoint.stop_grace_s:g} is longer than requeue.signal_before_s="
+            f"{profile.requeue.signal_before_s}, so that the time limit may end the save; make the latter longer."
+        )
     if profile.layout == "colocated":
         return
     engine = recipe.engine
@@ -189,6 +194,13 @@ def _check_fit(recipe: Recipe, profile: Profile) -> None:
         raise ProfileError(
             f"engine.quantization={engine.quantization} is of servers that the trainer starts itself; leave it out "
             "with layout=split and hetjob."
+        )
+    per_server = profile.engine.gpus_per_node // profile.engine.servers_per_node
+    if 0 < per_server < engine.tensor:
+        raise ProfileError(
+            f"engine.tensor={engine.tensor} is more than the {per_server} GPUs of a server, of which the profile has "
+            f"engine.servers_per_node={profile.engine.servers_per_node} on engine.gpus_per_node="
+            f"{profile.engine.gpus_per_node}; give a server more, or lower engine.tensor."
         )
     servers = profile.engine.nodes * profile.engine.servers_per_node
     if engine.replicas not in (1, servers):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from megarl.submit.time_limit import seconds_of
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPTION = re.compile(r"--[a-z][a-z0-9-]*(=.+)?")
+_OF_BASH = ("BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID")
+"""Variables that bash lets nobody set."""
 _OWNED = (
     *("job-name", "output", "error", "open-mode", "comment", "requeue", "no-requeue", "signal", "time", "array"),
     *("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gpus-per-node", "mem", "partition", "account", "qos"),
@@ -69,6 +72,13 @@ def check(profile: Profile) -> None:
     for name in ("memory", "partition", "constraint"):
         _check_directive(f"engine.{name}", getattr(profile.engine, name))
     _check_time(profile)
+    _check_gpus(profile)
+    for name, value in (
+        *(("python", profile.python), ("container.image", profile.container.image)),
+        *((f"network.{name}", value) for name, value in asdict(profile.network).items()),
+    ):
+        if value == "":
+            raise ProfileError(f'{name}="" is empty, and so names nothing; give a value, or null.')
     for option in profile.sbatch:
         directive("sbatch", option)
         name = option.removeprefix("--").partition("=")[0]
@@ -80,6 +90,8 @@ def check(profile: Profile) -> None:
     for variable in profile.environment:
         if not _VARIABLE.fullmatch(variable):
             raise ProfileError(f"environment.{variable} is no name of a variable; use letters, digits and _.")
+        if variable in _OF_BASH:
+            raise ProfileError(f"environment.{variable} is a variable that bash lets no script set; leave it out.")
     if profile.container.runtime != "none" and not profile.container.image:
         raise ProfileError(
             f"container.runtime={profile.container.runtime} has no container.image; name one, or set runtime=none."
@@ -112,6 +124,22 @@ def _check_time(profile: Profile) -> None:
         raise ProfileError(
             f"requeue.signal_before_s={before_s} leaves nothing of time_limit={in_words(profile.time_limit)}, which is "
             f"{limit_s:g} s, so that the run would be stopped as it starts; give fewer seconds, or a longer time limit."
+        )
+
+
+def _check_gpus(profile: Profile) -> None:
+    """A node's GPUs are enough for its processes, each of which has as many as the next."""
+    gpus, processes = profile.gpus_per_node, profile.tasks_per_node
+    if 0 < gpus < processes:
+        raise ProfileError(
+            f"gpus_per_node={gpus} leaves some of tasks_per_node={processes} trainer processes without a GPU; give "
+            "each its own."
+        )
+    gpus, servers = profile.engine.gpus_per_node, profile.engine.servers_per_node
+    if gpus % servers:
+        raise ProfileError(
+            f"engine.gpus_per_node={gpus} cannot be shared out evenly by engine.servers_per_node={servers}; give a "
+            "multiple of it."
         )
 
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from megarl.config.errors import USER_ERROR, UserError
+from megarl.observe.announced import ENDED, URL
 from megarl.submit import attempts
 from megarl.submit.health import Answer, bad_nodes, complaint
 from megarl.submit.progress import is_done, reached, saved
@@ -27,10 +29,14 @@ def main(argv: list[str] | None = None) -> int:
         argv: arguments after the program's name; those of the process if None.
 
     Returns:
-        Exit code: 0, or 1 where the script must not go on.
+        Exit code: 0, 1 where the script must not go on, or 2 where a file of the run's cannot be used.
     """
     given = _parse(argv)
-    action: int = given.run_action(given)
+    try:
+        action: int = given.run_action(given)
+    except UserError as error:
+        _say(f"error: {error}")
+        return USER_ERROR
     return action
 
 
@@ -55,7 +61,7 @@ def _end(given: argparse.Namespace) -> int:
     # the servers' logs stay
     shutil.rmtree(_folder(run, "rendezvous", given.attempt), ignore_errors=True)
     bad = tuple(filter(None, given.bad.split(",")))
-    now = Attempt(given.attempt, given.code, given.stopped, bad, reached(run), saved(run), is_done(run))
+    now = Attempt(given.attempt, given.code, given.stopped, bad, reached(run), saved(run), is_done(run), given.lost)
     decided, reason = attempts.record(run, given.submission, now, _limits(given))
     _say(f"{decided}: {reason}")
     print(decided)
@@ -95,7 +101,7 @@ def _urls(given: argparse.Namespace) -> int:
     folder = Path(given.folder)
     while True:
         # a listing is asked for anew on a network file system, where the absence of one file may be remembered
-        urls = sorted(path.read_text() for path in folder.iterdir() if path.suffix == ".url")
+        urls = sorted(path.read_text() for path in folder.iterdir() if path.suffix == URL)
         if len(urls) >= given.count:
             print(f"engine.urls={json.dumps(urls)}")
             return 0
@@ -106,6 +112,18 @@ def _urls(given: argparse.Namespace) -> int:
             _say("the servers ended before all of them were up")
             return 1
         time.sleep(_POLL_S)
+
+
+def _lost(given: argparse.Namespace) -> int:
+    """Tells that the servers have ended, with their last words."""
+    folder = Path(given.folder)
+    _say(f"the servers have ended, with exit code {given.code}, and the run cannot go on without them")
+    words = {path.stem: path.read_text(errors="replace") for path in sorted(folder.glob(f"*{ENDED}"))}
+    for server, said in words.items():
+        _say(f"{server}: {said}")
+    if not words:
+        _say(f"none of them left a word; their logs are {folder}/*/server.log")
+    return 0
 
 
 def _stage(given: argparse.Namespace) -> int:
@@ -150,6 +168,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     end.add_argument("--code", type=int, required=True)
     end.add_argument("--stopped", required=True)
     end.add_argument("--bad", required=True)
+    end.add_argument("--lost", required=True)
     health = actions.add_parser("health")
     health.add_argument("--free-gib", type=float, required=True)
     health.add_argument("--gpus", type=int, required=True)
@@ -162,6 +181,9 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     urls.add_argument("--process", type=int, required=True)
     urls.add_argument("--count", type=int, required=True)
     urls.add_argument("--timeout", type=float, required=True)
+    lost = actions.add_parser("lost")
+    lost.add_argument("--folder", required=True)
+    lost.add_argument("--code", required=True)
     copied = actions.add_parser("stage")
     copied.add_argument("source")
     copied.add_argument("target")
@@ -171,6 +193,7 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
         health: _health,
         bad: _bad,
         urls: _urls,
+        lost: _lost,
         copied: _stage,
     }
     ways[actions.add_parser("token")] = _token

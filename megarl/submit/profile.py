@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from megarl.config.errors import UserError
-from megarl.config.fields import key
+from megarl.config.fields import LONGEST_S, key
 
 LAYOUTS = ("colocated", "split", "hetjob")
 
@@ -26,7 +26,7 @@ class EngineNodes:
         None, "Partition of the second component of a heterogeneous job; null is the first's."
     )
     constraint: Optional[str] = key(None, "Features that the second component's nodes must have.")
-    start_timeout_s: float = key(900.0, "Longest wait for all servers to come up, in seconds.", above=0)
+    start_timeout_s: float = key(900.0, "Longest wait for all servers to come up, in seconds.", above=0, high=LONGEST_S)
 
 
 @dataclass
@@ -50,7 +50,7 @@ class HealthConfig:
 
     enabled: bool = key(True, "Whether nodes are checked.")
     timeout_s: float = key(
-        120.0, "Longest wait for all nodes to answer, in seconds; who has not answered is bad.", above=0
+        120.0, "Longest wait for all nodes to answer, in seconds; who has not answered is bad.", above=0, high=LONGEST_S
     )
     free_gib: float = key(1.0, "Least free space in the temporary folder of a node, in GiB.", low=0)
     command: list[str] = key(

@@ -11,7 +11,7 @@ _DONE = "2-done-"
 def reached(run: Path) -> str:
     """The last step whose metrics were written, such as "rl 12"; empty before the first."""
     lines = read_jsonl_tolerant(run / "metrics.jsonl")
-    return f"{lines[-1]['phase']} {lines[-1]['step']}" if lines else ""
+    return f"{lines[-1].get('phase', '?')} {lines[-1].get('step', '?')}" if lines else ""
 
 
 def saved(run: Path) -> str:

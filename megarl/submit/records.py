@@ -2,7 +2,9 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from megarl.config.errors import RunFolderError
 from megarl.observe.files import read_json, write_json_atomic
 
 _SUFFIX = ".job.json"
@@ -33,7 +35,22 @@ def write(logs: Path, record: Record) -> None:
 
 
 def read(logs: Path) -> list[Record]:
-    """Every record in the folder, the oldest submission first; none where the folder is not there."""
-    held = [read_json(path) for path in logs.glob(f"*{_SUFFIX}")]
-    records = [Record(**{**record, "jobs": tuple(record["jobs"]), "runs": tuple(record["runs"])}) for record in held]
-    return sorted(records, key=lambda record: record.submission)
+    """Every record in the folder, the oldest submission first; none where the folder is not there.
+
+    Raises:
+        RunFolderError: a file of that name is none.
+    """
+    return sorted(map(_record, logs.glob(f"*{_SUFFIX}")), key=lambda record: record.submission)
+
+
+def _record(path: Path) -> Record:
+    held = read_json(path)
+    texts, lists = ("submission", "name", "script"), ("jobs", "runs")
+    whole = held.keys() == {*texts, *lists} and all(isinstance(held[name], str) for name in texts)
+    if not whole or not all(_is_texts(held[name]) for name in lists):
+        raise RunFolderError(f"{path} is no record of a submission, so its jobs cannot be followed; delete it.")
+    return Record(**{**held, **{name: tuple(held[name]) for name in lists}})
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(isinstance(each, str) for each in value)

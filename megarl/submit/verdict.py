@@ -39,6 +39,7 @@ class Attempt:
         reached: see `progress.reached`.
         saved: see `progress.saved`.
         done: whether the run came to its end.
+        lost: exit code of the engine's servers, where they ended before the run did; empty elsewhere.
     """
 
     attempt: str
@@ -48,6 +49,13 @@ class Attempt:
     reached: str
     saved: str
     done: bool
+    lost: str = ""
+
+    @property
+    def how(self) -> str:
+        """How it failed, in words."""
+        servers = f" after its servers had ended with exit code {self.lost}" if self.lost else ""
+        return f"with exit code {self.code}{servers}"
 
 
 def verdict(before: Sequence[Attempt], now: Attempt, limits: Limits) -> tuple[Verdict, str]:
@@ -87,11 +95,11 @@ def _decided(before: Sequence[Attempt], now: Attempt, limits: Limits) -> tuple[V
     at = failed_at[-1] or "the start"
     row = _row(failed_at)
     if row >= limits.same_step:
-        return "stop", f"{row} failures in a row at {at}, the last with exit code {now.code}; the job's output says why"
+        return "stop", f"{row} failures in a row at {at}, the last {now.how}; the job's output says why"
     total = sum(place is not None for place in failed_at)
     if total >= limits.failures:
-        return "stop", f"{total} failures, the last with exit code {now.code}; the job's output says why"
-    return "again", f"failed at {at} with exit code {now.code}"
+        return "stop", f"{total} failures, the last {now.how}; the job's output says why"
+    return "again", f"failed at {at} {now.how}"
 
 
 def _failures(attempts: Sequence[Attempt]) -> list[str | None]:

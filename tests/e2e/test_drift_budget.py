@@ -1,13 +1,18 @@
 """`megarl drift budget` on the embedded engine: planted causes take the share that they have."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from tests.engines.simulated import simulated_server
 from tests.forked_runs import megarl
-from tests.runs import RECIPE
+from tests.runs import RECIPE, REPOSITORY, wait_until
 
 SIZES = [
     "model.init_from=tests/data/base",
@@ -100,3 +105,46 @@ def test_a_recipe_without_rl_steps_has_a_budget_too(tmp_path: Path) -> None:
     """Its optimizer is built and not used; the recipe's warm-up is longer than no steps."""
     found = budget_of(tmp_path, "rl.steps=0", "rl.optimizer.warmup_steps=20", "--responses", "4")
     assert list(sizes(found)) == ["kernel"]
+
+
+def same_for_all(response: str, problem: object) -> float:
+    """A reward that teaches nothing."""
+    return 0.5
+
+
+TAUGHT_NOTHING = ["reward.name=tests.e2e.test_drift_budget.same_for_all", "rl.optimizer.lr=1e-3", "--responses", "4"]
+
+
+def test_updates_that_change_no_weight_make_no_staleness(tmp_path: Path) -> None:
+    """It would be measured on nothing, and is absent with the reason."""
+    found = budget_of(tmp_path, *TAUGHT_NOTHING, "--updates", "2")
+    assert list(sizes(found)) == ["kernel"]
+    told = "staleness: 2 updates changed no weight, as every response to a prompt got the same reward: "
+    assert found["absent"][0].startswith(told)
+
+
+def test_staleness_by_weight_decay_alone_is_told(tmp_path: Path) -> None:
+    found = budget_of(tmp_path, *TAUGHT_NOTHING, "rl.optimizer.weight_decay=0.1", "--updates", "1")
+    (stale,) = [part for part in found["parts"] if part["name"] == "staleness"]
+    assert "weights 1 update apart, 1 of which had nothing to learn from" in stale["switched"]
+
+
+def test_ctrl_c_ends_it_while_responses_are_under_way(tmp_path: Path) -> None:
+    """Of a server that would take hours for them; nothing is said that is not so."""
+    arguments = [*SIZES, f"output_dir={tmp_path / 'run'}", "rollout.engine=vllm", "--responses", "8"]
+    with simulated_server(token_ms=1e7) as url:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "megarl", "drift", "budget", RECIPE, *arguments, f"engine.urls=[{url}]"],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            wait_until(lambda: len(psutil.Process(process.pid).net_connections()) >= 8, process)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGINT, out + err
+    assert err.splitlines()[-1] == "megarl: stopped by Ctrl-C" and "nothing was started" not in err, err

@@ -1,7 +1,7 @@
 """One SGLang server behind its own endpoints for reinforcement learning."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,17 @@ from megarl.rollout.types import Completion, Request, SamplingParams
 class SglangReplica:
     """Implements `megarl.rollout.replica.Replica`."""
 
-    def __init__(self, recipe: Recipe, folder: Path, url: str | None = None) -> None:
-        """Args: recipe: says how. folder: for config.json, which is there, and the log. url: of a running server."""
+    def __init__(
+        self, recipe: Recipe, folder: Path, url: str | None = None, model: Mapping[str, Any] | None = None
+    ) -> None:
+        """One server, not started.
+
+        Args:
+            recipe: says how.
+            folder: for config.json, which is there, and the log.
+            url: of a running server.
+            model: not looked at, as SGLang does not tell its own.
+        """
         self._recipe, self._folder = recipe, folder
         self._server = Server(recipe, folder, url, "SGLang", command)
         # one that was running may be in an update that a trainer which died has left
@@ -38,9 +47,10 @@ class SglangReplica:
         self._paused = not self._server.is_own
         self._server.start()
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """See `Replica`."""
-        self._server.wait_until(self.responsive)
+        # the front asks the scheduler for a part of it
+        self._server.wait_until(lambda: self._server.http.up("/server_info"), give_up)
         if self._paused:
             self._release()
         says = self._server.http.get("/server_info")
@@ -59,7 +69,6 @@ class SglangReplica:
         if self._server.exit_code is not None:
             return False
         try:
-            # the front asks the scheduler for a part of it
             self._server.http.get("/server_info")
         except (ServerUnreachableError, EngineError):
             return False

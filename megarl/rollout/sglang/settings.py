@@ -5,6 +5,7 @@ from typing import Any
 
 from megarl.config.schema import Recipe
 from megarl.platform.platform import current
+from megarl.rollout.engine import EngineError
 from megarl.rollout.server_environment import engine_dtype
 from megarl.rollout.sglang.command import LOADER
 from megarl.rollout.unfit import unfit
@@ -19,8 +20,9 @@ def check_settings(says: Mapping[str, Any], recipe: Recipe, url: str) -> None:
         url: names the server.
 
     Raises:
-        EngineError, ServerSettingsError: they differ, or an argument of the server's is missing that megarl's own
-            servers have; see `unfit`.
+        EngineError: there are none.
+        EngineError, ServerSettingsError: they differ, or an argument is missing that megarl's own servers have; see
+            `unfit`.
     """
     wanted = {
         "dtype": engine_dtype(recipe),
@@ -32,6 +34,8 @@ def check_settings(says: Mapping[str, Any], recipe: Recipe, url: str) -> None:
     if recipe.engine.urls:
         # engine.tensor is of servers that the run starts
         wanted["tp_size"] = 1
+    if not isinstance(says, Mapping) or not {*wanted, "custom_weight_loader"} <= says.keys():
+        raise EngineError(f"{url} is no SGLang, or not one that can be given weights: it does not tell its settings")
     for name, value in wanted.items():
         if says[name] != value:
             raise unfit(recipe, url, f"runs with {name}={says[name]}, and the recipe needs {value}")

@@ -1,6 +1,6 @@
 """One vLLM server behind the endpoints of its reinforcement-learning API."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,25 @@ from megarl.rollout.server_environment import engine_dtype
 from megarl.rollout.types import Completion, Request, SamplingParams
 from megarl.rollout.unfit import unfit
 from megarl.rollout.vllm import command
+from megarl.rollout.vllm.settings import check_model, told_settings
 from megarl.rollout.vllm.wire import from_json, to_json
 
 
 class VllmReplica:
     """Implements `megarl.rollout.replica.Replica`."""
 
-    def __init__(self, recipe: Recipe, folder: Path, url: str | None = None) -> None:
-        """Args: recipe: says how. folder: for config.json, which is there, and the log. url: of a running server."""
-        self._recipe = recipe
+    def __init__(
+        self, recipe: Recipe, folder: Path, url: str | None = None, model: Mapping[str, Any] | None = None
+    ) -> None:
+        """One server, not started.
+
+        Args:
+            recipe: says how.
+            folder: for config.json, which is there, and the log.
+            url: of a running server.
+            model: its config.json, where it is not the run that gives it one.
+        """
+        self._recipe, self._model = recipe, model
         self._server = Server(recipe, folder, url, "vLLM", command)
         self._opened: dict[str, Any] | None = None
         self._updating = False
@@ -37,9 +47,9 @@ class VllmReplica:
         self._opened, self._updating = None, False
         self._server.start()
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """See `Replica`."""
-        self._server.wait_until(lambda: self._server.http.up())
+        self._server.wait_until(lambda: self._server.http.up(), give_up)
         self._check_settings()
         self.release = release_in(self._server.http.get("/version"), f"{self.url}/version")
 
@@ -130,13 +140,14 @@ class VllmReplica:
         Raises:
             EngineError, ServerSettingsError: it is not; see `unfit`.
         """
-        says = self._server.http.get("/server_info?config_format=json")["vllm_config"]
         wanted = {
             "logprobs_mode": "processed_logprobs",
             "dtype": engine_dtype(self._recipe),
             "max_model_len": self._recipe.model.max_position_embeddings,
         }
+        says = told_settings(self._server.http.get("/server_info?config_format=json"), wanted, self.url)
         for name, value in wanted.items():
-            given = says["model_config"][name]
-            if str(given).removeprefix("torch.") != str(value):
-                raise unfit(self._recipe, self.url, f"runs with {name}={given}, and the recipe needs {value}")
+            if str(says[name]).removeprefix("torch.") != str(value):
+                raise unfit(self._recipe, self.url, f"runs with {name}={says[name]}, and the recipe needs {value}")
+        if self._model is not None:
+            check_model(says.get("hf_config"), self._model, self.url)

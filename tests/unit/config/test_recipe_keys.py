@@ -1,12 +1,17 @@
 """Refusals of files, keys and single values: each message, whole."""
 
 import os
+import threading
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
 from megarl.config.errors import RecipeError
+from megarl.config.keys import keys
 from megarl.config.load import load_recipe
+from megarl.config.schema import Recipe
+from megarl.submit.profile import Profile
 
 Write = Callable[[str, str], str]
 
@@ -218,3 +223,13 @@ def test_free_mappings_take_any_plain_value(write: Write) -> None:
     text = "data: {options: {a-b: null, c: [1, x, {d: true}], when: 2024-01-01}}"
     options = load_recipe(write("a.yaml", text)).recipe.data.options
     assert options == {"a-b": None, "c": [1, "x", {"d": True}], "when": "2024-01-01"}
+
+
+@pytest.mark.parametrize("schema", [Recipe, Profile])
+def test_no_key_of_seconds_overflows_a_clock(schema: type) -> None:
+    """An event, which is what a process waits for its end with, takes less than threading.TIMEOUT_MAX."""
+    seconds = [key for path, key in keys(schema).items() if path.endswith("_s")]
+    assert len(seconds) > 2
+    for key in seconds:
+        assert key.high is not None and key.high < threading.TIMEOUT_MAX, key.path
+        assert timedelta(seconds=key.high) > timedelta(0)

@@ -1,7 +1,7 @@
 """A server in this process whose responses end when a test says so: what a real one does cannot be timed so."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from megarl.rollout import Completion, Request, SamplingParams, VersionSpan
@@ -28,7 +28,7 @@ class SimulatedReplica:
     def start(self) -> None:
         self.alive = True
 
-    def wait_until_ready(self) -> None:
+    def wait_until_ready(self, give_up: Callable[[], bool]) -> None:
         self.release = "1.0"
 
     def generate(self, request: Request, sampling: SamplingParams) -> Completion:

@@ -10,7 +10,7 @@ from pathlib import Path
 SHELLCHECK = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
 
 _STUB = """#!{python} -P
-import json, os, pathlib, sys
+import json, os, pathlib, signal, sys, time
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 if name == "scontrol":
     print("n1\\nn2" if "hostnames" in words else "")
@@ -21,7 +21,20 @@ if name == "srun" and "health" in words:
     print(json.dumps({{"node": "n1", "complaint": None}}))
     print(json.dumps({{"node": "n2", "complaint": None}}))
 if name == "srun" and "serve" in words:
-    pathlib.Path(words[words.index("--announce") + 1], "n2.url").write_text("http://n2:1")
+    folder = pathlib.Path(words[words.index("--announce") + 1])
+    (folder / "n2.url").write_text("http://n2:1")
+    if "DIES" not in os.environ:
+        signal.pause()
+    # when the trainer is under way
+    while not pathlib.Path(os.environ["CALLS"] + ".trains").exists():
+        time.sleep(0.01)
+    (folder / "n2.ended").write_text("the server ended with code 9; its log ends with\\n  no memory is left")
+    sys.exit(9)
+if name == "srun" and "train" in words and "DIES" in os.environ:
+    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(138))
+    pathlib.Path(os.environ["CALLS"] + ".trains").touch()
+    while True:
+        signal.pause()
 """
 
 
@@ -35,6 +48,13 @@ def complaints(text: str, folder: Path, *options: str) -> str:
 
 def run_with_stubs(text: str, folder: Path) -> list[tuple[str, list[str], str | None]]:
     """Runs a script in `folder`; every call of srun and module: the command, its words, and the variable HOSTILE."""
+    done = ended_with_stubs(text, folder)
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in (folder / "calls").read_text().splitlines()]
+
+
+def ended_with_stubs(text: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script in `folder`. Args: more: variables; DIES has the servers end once the trainer has begun."""
     stubs = folder / "stubs"
     stubs.mkdir()
     for name in ("srun", "scontrol", "squeue", "module"):
@@ -48,9 +68,8 @@ def run_with_stubs(text: str, folder: Path) -> list[tuple[str, list[str], str | 
         "PATH": f"{stubs}:{os.environ['PATH']}",
         "CALLS": str(calls),
         **{f"SLURM_{name}": "1" for name in names},
+        **more,
     }
-    done = subprocess.run(
+    return subprocess.run(
         ["bash", str(folder / "job.sbatch")], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 0, done.stderr
-    return [tuple(json.loads(line)) for line in calls.read_text().splitlines()]

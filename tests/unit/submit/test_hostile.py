@@ -24,6 +24,8 @@ FREE = {
     *("network.gloo_interface", "network.nccl_interface", "network.nccl_ib_hca"),
 }
 """Keys of a profile that take any text; all others refuse hostile ones."""
+NAMES = {path for path in FREE if path == "python" or path.startswith(("container.image", "network."))}
+"""Those of them that name one thing, and so are not empty."""
 BY_LAYOUT = {"colocated": "pyxis", "split": "apptainer", "hetjob": "pyxis"}
 RULED = ("engine.token_variable", "engine.urls")
 """Texts of a recipe that a job of several layouts refuses by rules of its own."""
@@ -67,7 +69,7 @@ def test_a_text_of_a_profile_is_free_or_refuses_hostile_values(dotted: str, tmp_
         profile = nested(dotted, holding(texts(Profile)[dotted], value))
         # all of its characters may stand in an #SBATCH line, behind the name of an option
         harmless = value == "-rf" and dotted not in ("time_limit", "sbatch", "staging.folder", "staging.keys")
-        if dotted in FREE or harmless:
+        if (dotted in FREE and (value or dotted not in NAMES)) or harmless:
             loaded(tmp_path, **profile)
         else:
             with pytest.raises(UserError):
@@ -113,10 +115,11 @@ def hostile_profile(value: str, layout: str, folder: Path) -> Profile:
     """A profile whose every free text is the value."""
     held: dict[str, Any] = {"layout": layout, "staging": {"keys": ["model.init_from"]}}
     for dotted in FREE:
-        held = merged(held, nested(dotted, holding(texts(Profile)[dotted], value)))
+        text = value or "name" if dotted in NAMES else value
+        held = merged(held, nested(dotted, holding(texts(Profile)[dotted], text)))
     # names that the script has variables of
     held["environment"] |= dict.fromkeys(("run", "recipe", "attempt", "state"), value)
-    held["container"].update(runtime=BY_LAYOUT[layout], image=value or "image")
+    held["container"].update(runtime=BY_LAYOUT[layout], image=value or "name")
     held["staging"]["folder"] = f"/{value}"
     held["health"]["command"] = ["true", value]
     return loaded(folder, **held)
@@ -160,7 +163,7 @@ def test_hostile_values_arrive_and_run_nothing(
     assert (action, recipe) == ("train", f"recipe{value}")
     given = train[0][train[0].index("train") + 2 :]
     assert given[: len(task.overrides)] == list(task.overrides)
-    image = f"--container-image={value or 'image'}" if BY_LAYOUT[layout] == "pyxis" else value or "image"
+    image = f"--container-image={value or 'name'}" if BY_LAYOUT[layout] == "pyxis" else value or "name"
     assert image in train[0]
     assert not list(tmp_path.rglob(MARK))
     assert (place / f"run{value}" / "slurm" / "attempts.jsonl").exists()

@@ -19,7 +19,9 @@ def about(run: Path, submission: str = "s") -> list[str]:
 
 
 def end(run: Path, code: int, submission: str = "s", bad: str = "") -> int:
-    return main(["end", *about(run, submission), "--attempt=1-0", f"--code={code}", "--stopped=", f"--bad={bad}"])
+    return main(
+        ["end", *about(run, submission), "--attempt=1-0", f"--code={code}", "--stopped=", f"--bad={bad}", "--lost="]
+    )
 
 
 def test_a_submission_that_was_given_up_begins_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,3 +99,19 @@ def test_a_copy_is_made_once_and_again_where_the_source_changed(tmp_path: Path) 
     assert sorted(path.name for path in target.iterdir()) == ["a", "b"] and (target / "a").read_text() == "22"
     stage(source / "a", tmp_path / "local" / "file" / "a")
     assert (tmp_path / "local" / "file" / "a").read_text() == "22"
+
+
+def test_attempts_that_tell_nothing_are_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end(tmp_path, 1)
+    log = tmp_path / "slurm" / "attempts.jsonl"
+    for line in ('{"submission": "s"}', '{"submission": "s", "bad": 7}', '{"submission": "s", "bad": [], "luck": 1}'):
+        log.write_text(line + "\n")
+        capsys.readouterr()
+        assert end(tmp_path, 1) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"megarl: error: {log} has a line that tells of no attempt") and told.count("\n") == 1
+    log.write_text('{"step": 1}\n')
+    (tmp_path / "metrics.jsonl").write_text('{"loss": 1}\n')
+    assert end(tmp_path, 1) == 0

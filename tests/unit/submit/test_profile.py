@@ -46,6 +46,18 @@ REFUSED = {
         r"requeue\.signal_before_s=120 leaves nothing of time_limit=\"2\", which is 120 s",
     ),
     "no variable": ({"environment": {"A;B": "x"}}, "environment.A;B is no name of a variable"),
+    "a variable of bash's own": ({"environment": {"UID": "7"}}, "environment.UID is a variable that bash lets no"),
+    "no interpreter's name": ({"python": ""}, 'python="" is empty'),
+    "no interface's name": ({"network": {"gloo_interface": ""}}, r'network\.gloo_interface="" is empty'),
+    "more processes than GPUs": (
+        {"tasks_per_node": 8, "gpus_per_node": 4},
+        "gpus_per_node=4 leaves some of tasks_per_node=8 trainer processes without",
+    ),
+    "servers that share a GPU": (
+        {"engine": {"servers_per_node": 2, "gpus_per_node": 1}},
+        r"engine\.gpus_per_node=1 cannot be shared out evenly by engine\.servers_per_node=2",
+    ),
+    "a wait of ages": ({"health": {"timeout_s": 1e300}}, r"health\.timeout_s=1e\+300 .* is above 1000000000"),
     "a container without an image": ({"container": {"runtime": "pyxis"}}, "has no container.image"),
     "a container without an interpreter": (
         {"container": {"runtime": "apptainer", "image": "a.sif"}},
@@ -103,6 +115,16 @@ UNFIT = {
         "engine.urls=.* names running ones",
     ),
     "another number of servers": ({"layout": "hetjob"}, (*SERVED, "engine.replicas=3"), "= 1 servers"),
+    "a save that takes longer than there is time for": (
+        {"requeue": {"signal_before_s": 60}},
+        ("checkpoint.stop_grace_s=90",),
+        r"checkpoint\.stop_grace_s=90 is longer than requeue\.signal_before_s=60",
+    ),
+    "fewer GPUs than a server spans": (
+        {"layout": "split", "engine": {"servers_per_node": 2, "gpus_per_node": 4}},
+        (*SERVED, "engine.tensor=4"),
+        "engine.tensor=4 is more than the 2 GPUs of a server",
+    ),
     "a variable that is none": ({"layout": "split"}, (*SERVED, "engine.token_variable='a;b'"), "no name of a variable"),
     "no path to copy": ({"staging": {"folder": "/tmp", "keys": ["seed"]}}, (), "staging.keys=seed is 0 in the recipe"),
     "no key to copy": ({"staging": {"folder": "/tmp", "keys": ["sed"]}}, (), "staging.keys=sed is not a recipe key"),
