@@ -4,14 +4,19 @@ VENV ?= .venv
 RECIPE ?= recipes/demo/grpo_arithmetic.yaml
 # one thread a process: at these sizes more threads only wait for each other
 export OMP_NUM_THREADS ?= 1
+# suites of `make test` that run at once
+JOBS ?= 2
 
-.PHONY: demo test test-unit test-parallel test-vllm test-engine-faults test-demo test-resume test-presets \
-	test-reasoning-gym test-sglang test-slurm test-browser test-megatron-0.19 lint clean
+.PHONY: demo environments test test-unit test-parallel test-vllm test-engine-faults test-demo test-resume \
+	test-presets test-reasoning-gym test-sglang test-slurm test-browser test-megatron-0.19 lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/megarl train $(RECIPE) $(OVERRIDES)
 
-test: lint test-unit test-parallel test-vllm
+# each suite takes little more than a core; nothing may be installed while one runs
+test: lint $(VENV)/.installed-vllm
+	@echo "three suites, $(JOBS) at once; what one prints is shown when it is over"
+	$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target test-unit test-parallel test-vllm
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
@@ -68,6 +73,9 @@ test-browser: $(VENV)/.installed-dev
 test-megatron-0.19: $(VENV)-0.19/.installed-dev
 	$(VENV)-0.19/bin/python -m pytest -m "not demo" tests/unit/platform tests/unit/megatron tests/unit/checkpoint tests/parallel
 	TRITON_INTERPRET=1 $(VENV)-0.19/bin/python -m pytest -k "kernels and not compile" tests/unit/platform tests/unit/megatron tests/parallel/test_log_probs.py
+
+# what the tests of `make test` and of the newest megatron-core run in
+environments: $(VENV)/.installed-vllm $(VENV)-0.19/.installed-dev
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
