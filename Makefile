@@ -69,9 +69,17 @@ test-browser: $(VENV)/.installed-dev
 	tools/install_chromium.sh
 	$(VENV)/bin/python -m pytest -m browser tests/browser
 
+# of the folders that are repeated, what runs nothing of megatron-core's, or what other tests of them run too
+NOT_MEGATRONS := $(addprefix --ignore=tests/,unit/platform/invariant unit/platform/fp8/test_fp8_cast.py \
+	unit/platform/fp8/test_fp8_delayed.py unit/platform/test_failures.py unit/platform/test_joined.py \
+	unit/platform/test_precision_support.py unit/platform/test_transport_support.py unit/checkpoint/test_responses.py \
+	unit/checkpoint/test_retention.py unit/checkpoint/test_store.py parallel/test_degenerate_steps.py \
+	parallel/test_sync.py parallel/test_world.py)
+
 # the newest supported megatron-core, and Triton's kernels interpreted on the CPU; on Python 3.12 and newer the other targets use it already
 test-megatron-0.19: $(VENV)-0.19/.installed-dev
-	$(VENV)-0.19/bin/python -m pytest -m "not demo" tests/unit/platform tests/unit/megatron tests/unit/checkpoint tests/parallel
+	$(VENV)-0.19/bin/python -m pytest $(NOT_MEGATRONS) \
+		tests/unit/platform tests/unit/megatron tests/unit/checkpoint tests/parallel
 	TRITON_INTERPRET=1 $(VENV)-0.19/bin/python -m pytest -k "kernels and not compile" tests/unit/platform tests/unit/megatron tests/parallel/test_log_probs.py
 
 # what the tests of `make test` and of the newest megatron-core run in
