@@ -4,14 +4,19 @@ VENV ?= .venv
 RECIPE ?= recipes/demo/grpo_arithmetic.yaml
 # one thread a process: at these sizes more threads only wait for each other
 export OMP_NUM_THREADS ?= 1
+# suites of `make test` that run at once
+JOBS ?= 2
 
-.PHONY: demo test test-unit test-parallel test-vllm test-engine-faults test-demo test-resume test-presets \
-	test-reasoning-gym test-sglang test-slurm test-browser test-megatron-0.19 lint clean
+.PHONY: demo environments test test-unit test-parallel test-vllm test-engine-faults test-demo test-resume \
+	test-presets test-reasoning-gym test-sglang test-slurm test-browser test-megatron-0.19 lint clean
 
 demo: $(VENV)/.installed
 	$(VENV)/bin/megarl train $(RECIPE) $(OVERRIDES)
 
-test: lint test-unit test-parallel test-vllm
+# each suite takes little more than a core; nothing may be installed while one runs
+test: lint $(VENV)/.installed-vllm
+	@echo "three suites, $(JOBS) at once; what one prints is shown when it is over"
+	$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target test-unit test-parallel test-vllm
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
@@ -64,10 +69,21 @@ test-browser: $(VENV)/.installed-dev
 	tools/install_chromium.sh
 	$(VENV)/bin/python -m pytest -m browser tests/browser
 
+# of the folders that are repeated, what runs nothing of megatron-core's, or what other tests of them run too
+NOT_MEGATRONS := $(addprefix --ignore=tests/,unit/platform/invariant unit/platform/fp8/test_fp8_cast.py \
+	unit/platform/fp8/test_fp8_delayed.py unit/platform/test_failures.py unit/platform/test_joined.py \
+	unit/platform/test_precision_support.py unit/platform/test_transport_support.py unit/checkpoint/test_responses.py \
+	unit/checkpoint/test_retention.py unit/checkpoint/test_store.py parallel/test_degenerate_steps.py \
+	parallel/test_sync.py parallel/test_world.py)
+
 # the newest supported megatron-core, and Triton's kernels interpreted on the CPU; on Python 3.12 and newer the other targets use it already
 test-megatron-0.19: $(VENV)-0.19/.installed-dev
-	$(VENV)-0.19/bin/python -m pytest -m "not demo" tests/unit/platform tests/unit/megatron tests/unit/checkpoint tests/parallel
+	$(VENV)-0.19/bin/python -m pytest $(NOT_MEGATRONS) \
+		tests/unit/platform tests/unit/megatron tests/unit/checkpoint tests/parallel
 	TRITON_INTERPRET=1 $(VENV)-0.19/bin/python -m pytest -k "kernels and not compile" tests/unit/platform tests/unit/megatron tests/parallel/test_log_probs.py
+
+# what the tests of `make test` and of the newest megatron-core run in
+environments: $(VENV)/.installed-vllm $(VENV)-0.19/.installed-dev
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)

@@ -138,33 +138,29 @@ def test_two_ranks_report_a_mistake_once(tmp_path: Path) -> None:
 
 @pytest.mark.parallel
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_negative_reward_under_max_rl_ends_the_run(world_size: int, tmp_path: Path) -> None:
+def test_a_negative_reward_under_max_rl_ends_the_run(
+    world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Found in the first step and told by one rank; the run is saved, and goes on once the reward is mended."""
-    (tmp_path / "graded.py").write_text("def graded(response, problem):\n    return -0.5\n")
-    overrides = ["rl.advantage=max_rl", "rl.steps=1", "reward.name=graded.graded", "sft.steps=0"]
-    overrides += ["evaluate.samples_per_prompt=0", f"parallel.world_size={world_size}"]
-
-    def run() -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            command(f"output_dir={tmp_path / 'run'}", *overrides),
-            cwd=REPOSITORY,
-            env=environment(PYTHONPATH=str(tmp_path)),
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-
-    refused = run()
+    overrides = ["rl.advantage=max_rl", "rl.steps=1", "reward.name=tests.e2e.graded.graded", "sft.steps=0"]
+    overrides += [
+        "evaluate.samples_per_prompt=0",
+        f"parallel.world_size={world_size}",
+        f"output_dir={tmp_path / 'run'}",
+    ]
+    monkeypatch.setenv("GRADED", "-0.5")
+    # of two ranks' errors the launcher has a say in what is shown
+    refused = (forked_runs.train if world_size == 1 else train)(*overrides)
     assert refused.returncode == 2, refused.stderr
     errors = [line for line in refused.stderr.splitlines() if line.startswith("megarl: error: ")]
     assert errors == [
-        'megarl: error: rl.advantage=max_rl takes no negative reward, and reward.name="graded.graded" gave -0.5 to a '
-        "response to problem training/0; let it give 0 or more, or take another rl.advantage in a new output_dir; "
-        "this run's state was saved."
+        'megarl: error: rl.advantage=max_rl takes no negative reward, and reward.name="tests.e2e.graded.graded" gave '
+        "-0.5 to a response to problem training/0; let it give 0 or more, or take another rl.advantage in a new "
+        "output_dir; this run's state was saved."
     ]
     assert "Traceback" not in refused.stderr
-    (tmp_path / "graded.py").write_text("def graded(response, problem):\n    return 0.5\n")
-    mended = run()
+    monkeypatch.setenv("GRADED", "0.5")
+    mended = forked_runs.train(*overrides)
     assert mended.returncode == 0, mended.stderr
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs import metrics, train, undocumented
+from tests.forked_runs import train
+from tests.runs import metrics, undocumented
 
 pytestmark = pytest.mark.parallel
 

@@ -1,4 +1,4 @@
-"""One vLLM server for all tests of a session, and a trainer of one process beside it."""
+"""A vLLM server in fp32 and one in bf16 for all tests of a session, and a trainer of one process beside them."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -41,6 +41,24 @@ def notes() -> Notes:
 def fleet(recipe: Recipe, notes: Notes) -> Iterator[Fleet]:
     """One server, without weights; its log is in the recipe's output_dir."""
     made = build_fleet(recipe, VOCAB, notes.append)
+    try:
+        made.revive()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="session")
+def untied(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    """The demo's model with a head of its own, served in bf16."""
+    own = ("precision.dtype=bf16", "model.tie_embeddings=false", f"output_dir={tmp_path_factory.mktemp('bf16')}")
+    return load_recipe(RECIPE, [*OVERRIDES, *own]).recipe
+
+
+@pytest.fixture(scope="session")
+def untied_fleet(untied: Recipe) -> Iterator[Fleet]:
+    """One server in bf16, without weights."""
+    made = build_fleet(untied, VOCAB, print)
     try:
         made.revive()
         yield made

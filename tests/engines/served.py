@@ -10,14 +10,18 @@ from megarl.config.schema import Recipe
 from megarl.megatron.batch import pad_batch
 from megarl.megatron.policy import FrozenModel, Policy
 from megarl.megatron.world import Layout
+from megarl.rollout.fleet import Fleet
 from megarl.rollout.types import Completion, Request, SamplingParams
+from megarl.rollout.vllm.replica import VllmReplica
 from tests.unit.megatron.tiny import noisy_weights
 
-VOCAB = 24
+VOCAB = 30
+"""Of the demo's tokenizer, so that a command finds the model that it would make."""
 OVERRIDES = (
     "rollout.engine=vllm",
     "sync.bucket_mib=1",
     "engine.max_concurrent=16",
+    "engine.kv_cache_gib=0.25",
     "engine.health_timeout_s=20",
     "engine.restarts=20",
 )
@@ -27,6 +31,18 @@ FP32_TOLERANCE = 1e-4
 """Nats. Five times the largest distance that vLLM's fp32 came to from transformers' over 2,048 tokens, 2e-5."""
 
 Notes = list[str]
+
+
+def replica_of(fleet: Fleet) -> VllmReplica:
+    """Its only server."""
+    (replica,) = fleet._replicas
+    assert isinstance(replica, VllmReplica)
+    return replica
+
+
+def token_of(fleet: Fleet) -> str:
+    """What its server asks for."""
+    return replica_of(fleet)._server.http._http.headers["Authorization"].removeprefix("Bearer ")
 
 
 def policy_of(recipe: Recipe, layout: Layout, seed: int) -> Policy:

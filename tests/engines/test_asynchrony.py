@@ -7,8 +7,6 @@ must train on the same responses in the same order, however old the weights were
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,8 +18,10 @@ import pytest
 from megarl.checkpoint.responses import load_responses
 from megarl.checkpoint.store import MANIFEST
 from megarl.observe.metrics import reproducible
+from tests.engines.attached import nothing_ahead
 from tests.engines.simulated import simulated_server
-from tests.runs import REPOSITORY, command, environment, metrics, reached, started, train, undocumented, wait_until
+from tests.forked_runs import ended, started, train
+from tests.runs import metrics, reached, undocumented, wait_until
 
 pytestmark = pytest.mark.parallel
 
@@ -120,29 +120,13 @@ def test_only_what_may_span_an_update_does(runs: dict[str, Path]) -> None:
     assert dropped["one_step_off"] == dropped["fully_async, 3"] == 0
 
 
-NOTHING_AHEAD = """
-import sys
-from megarl.config.asynchrony import AsynchronyConfig
-AsynchronyConfig.lookahead = property(lambda config: 0)
-from megarl.cli import main
-sys.exit(main())
-"""
-
-
 def test_one_step_off_with_nothing_ahead_is_the_synchronous_run(
     server: str, runs: dict[str, Path], tmp_path: Path
 ) -> None:
     """A step gets its responses by the fleet's rounds or by the stream, which differ in when and in nothing else."""
     folder, whole = tmp_path / "run", runs["sync"]
     keys = [f"output_dir={folder}", f"engine.urls=[{server}]", *SIZES, *MODES["one_step_off"]]
-    finished = subprocess.run(
-        [sys.executable, "-c", NOTHING_AHEAD, *command(*keys)[3:]],
-        cwd=REPOSITORY,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    finished = train(*keys, start=nothing_ahead)
     assert finished.returncode == 0, finished.stderr
     lines = [reproducible(line) for line in metrics(folder)]
     assert [{name: line.pop(name) for name in AGES} for line in lines] == [dict.fromkeys(AGES, 0.0)] * STEPS
@@ -159,10 +143,9 @@ def test_a_killed_run_one_step_off_resumes_as_the_unbroken_one(
     """The checkpoint holds the next step's responses, which the weights before it wrote."""
     whole, broken = runs["one_step_off"], tmp_path / "broken"
     overrides = [f"output_dir={broken}", f"engine.urls=[{server}]", *SIZES, *MODES["one_step_off"]]
-    with started(*overrides) as process:
-        wait_until(lambda: reached(broken, "rl", 5), process)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+    with started(*overrides) as run:
+        wait_until(lambda: reached(broken, "rl", 5), run)
+        run.kill()
     resumed = train(*overrides)
     assert resumed.returncode == 0, resumed.stderr
     assert "checkpoints/1-rl-00000004" in resumed.stdout
@@ -176,12 +159,12 @@ def test_a_run_that_is_stopped_while_it_waits_goes_on_with_what_it_had(runs: dic
     folder = tmp_path / "run"
     keys = [f"output_dir={folder}", *SIZES, *MODES["fully_async, 3"]]
     # so slow that the first step waits
-    with simulated_server(token_ms=1000, tokens=(1, 16)) as url, started(*keys, f"engine.urls=[{url}]") as process:
-        wait_until(lambda: (folder / "reference").exists(), process)
+    with simulated_server(token_ms=500, tokens=(1, 16)) as url, started(*keys, f"engine.urls=[{url}]") as run:
+        wait_until(lambda: (folder / "reference").exists(), run)
         # the shortest responses are there by then, the longest are not
-        time.sleep(8)
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(timeout=60) == 128 + signal.SIGTERM
+        time.sleep(4)
+        os.kill(run.ranks[0].ident, signal.SIGTERM)
+        assert ended(run).returncode == 128 + signal.SIGTERM
         port = int(url.rpartition(":")[2])
     (checkpoint,) = folder.glob("checkpoints/1-rl-00000000")
     awaited = load_responses(checkpoint)
@@ -209,13 +192,13 @@ def test_a_server_that_dies_loses_and_doubles_nothing(runs: dict[str, Path], tmp
     keys = [f"output_dir={folder}", *SIZES, *MODES["fully_async, 3"]]
     with ExitStack() as stack:
         with simulated_server(token_ms=15) as url:
-            process = stack.enter_context(started(*keys, f"engine.urls=[{url}]"))
-            wait_until(lambda: reached(folder, "rl", 3), process)
-        assert process.poll() is None, "the run was over before its server died"
+            run = stack.enter_context(started(*keys, f"engine.urls=[{url}]"))
+            wait_until(lambda: reached(folder, "rl", 3), run)
+        assert run.poll() is None, "the run was over before its server died"
         with simulated_server(token_ms=15, port=int(url.rpartition(":")[2])):
-            output, _ = process.communicate(timeout=120)
-            assert process.returncode == 0, output
-    assert "is started again" in output
+            finished = ended(run)
+            assert finished.returncode == 0, finished.stderr
+    assert "is started again" in finished.stdout + finished.stderr
     assert places(folder) == places(runs["sync"])
     assert max(line["staleness/max"] for line in metrics(folder)) <= BOUNDS["fully_async, 3"]
 

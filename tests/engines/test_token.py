@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.simulated import simulated_server
-from tests.runs import train
+from tests.forked_runs import train
 
 pytestmark = pytest.mark.parallel
 

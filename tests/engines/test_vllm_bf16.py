@@ -1,38 +1,19 @@
 """A vLLM in bf16 with a head of its own: beside a trainer in bf16, and beside one that ties its head."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 
-from megarl.config.load import load_recipe
 from megarl.config.schema import Recipe
 from megarl.megatron.world import Layout
-from megarl.rollout.build import build_fleet
 from megarl.rollout.engine import WeightsError
 from megarl.rollout.fleet import Fleet
 from megarl.sync.probe import tolerance
 from megarl.sync.push import ServedSync
-from tests.engines.served import OVERRIDES, SAMPLING, VOCAB, by_trainer, policy_of, reload, requests
-from tests.runs import RECIPE
+from tests.engines.served import SAMPLING, by_trainer, policy_of, reload, requests
 
 pytestmark = pytest.mark.vllm
-
-
-@pytest.fixture(scope="module")
-def untied(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    own = ("precision.dtype=bf16", "model.tie_embeddings=false", f"output_dir={tmp_path_factory.mktemp('bf16')}")
-    return load_recipe(RECIPE, [*OVERRIDES, *own]).recipe
-
-
-@pytest.fixture(scope="module")
-def untied_fleet(untied: Recipe) -> Iterator[Fleet]:
-    made = build_fleet(untied, VOCAB, print)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def test_a_head_that_the_trainer_forgets(untied: Recipe, untied_fleet: Fleet, layout: Layout) -> None:

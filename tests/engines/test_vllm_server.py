@@ -14,10 +14,18 @@ from megarl.megatron.policy import Policy
 from megarl.megatron.world import Layout
 from megarl.rollout.build import build_fleet
 from megarl.rollout.fleet import Fleet
-from megarl.rollout.vllm.replica import VllmReplica
 from megarl.sync.bucket import Bucket, TensorSpec
 from megarl.sync.push import ServedSync
-from tests.engines.served import FP32_TOLERANCE, SAMPLING, VOCAB, farthest, policy_of, requests
+from tests.engines.served import (
+    FP32_TOLERANCE,
+    SAMPLING,
+    VOCAB,
+    farthest,
+    policy_of,
+    replica_of,
+    requests,
+    token_of,
+)
 
 pytestmark = pytest.mark.vllm
 
@@ -30,16 +38,6 @@ ORDERS = (
     "/update_weights",
     "/v1/completions",
 )
-
-
-def replica_of(fleet: Fleet) -> VllmReplica:
-    (replica,) = fleet._replicas
-    assert isinstance(replica, VllmReplica)
-    return replica
-
-
-def token_of(fleet: Fleet) -> str:
-    return replica_of(fleet)._server.http._http.headers["Authorization"].removeprefix("Bearer ")
 
 
 def family_of(fleet: Fleet) -> list[psutil.Process]:

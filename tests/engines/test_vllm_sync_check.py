@@ -18,7 +18,6 @@ from megarl.sync import push
 from megarl.sync.senders import build_sender
 from megarl.sync.transport import Sender
 from tests.engines.faulty import Change, FaultySender, altered, swapped
-from tests.engines.served import VOCAB
 from tests.runs import RECIPE, REPOSITORY, environment
 
 pytestmark = pytest.mark.vllm
@@ -49,7 +48,7 @@ def test_a_trainer_of_four_ranks_is_in_step_by_every_transport(tmp_path: Path) -
 
 @pytest.fixture
 def checked(recipe: Recipe, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Recipe:
-    """The command is given the session's server and its vocabulary in place of those that it would make."""
+    """The command is given the session's server in place of the one that it would start."""
 
     @contextmanager
     def engine(recipe: Recipe, vocab_size: int, *, is_main: bool) -> Iterator[Fleet]:
@@ -57,7 +56,6 @@ def checked(recipe: Recipe, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Re
 
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(command, "engine_of", engine)
-    monkeypatch.setattr(command, "build_tokenizer", lambda config: range(VOCAB))
     return recipe
 
 

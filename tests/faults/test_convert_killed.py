@@ -14,6 +14,7 @@ from megarl.config.model import ModelConfig
 from megarl.megatron.hf_folder import INDEX, check_saved_weights, saved_weights
 from megarl.megatron.models import FAMILIES
 from megarl.megatron.weights import random_weights
+from tests.forked_runs import megarl
 from tests.runs import REPOSITORY, environment
 
 pytestmark = pytest.mark.parallel
@@ -39,7 +40,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("parts", [1, 30, 100])
 def test_nothing_half_written_looks_whole(source: Path, tmp_path: Path, parts: int) -> None:
     target, beside = tmp_path / "new", tmp_path / ".new.writing"
-    command = [sys.executable, "-m", "megarl", "convert", str(source), str(target), "--shard-gb", SHARD_GB]
+    words = ("convert", str(source), str(target), "--shard-gb", SHARD_GB)
+    command = [sys.executable, "-m", "megarl", *words]
     process = subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
@@ -51,7 +53,7 @@ def test_nothing_half_written_looks_whole(source: Path, tmp_path: Path, parts: i
         assert process.wait(timeout=30) == -signal.SIGKILL
     assert not target.exists() and beside.is_dir()
     assert not (beside / INDEX).exists() and not list(beside.glob("*.safetensors"))
-    again = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=120)
+    again = megarl(*words)
     assert again.returncode == 0, again.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     check_saved_weights(target, MODEL, VOCAB)

@@ -1,9 +1,6 @@
 """`megarl convert` from a folder in Hugging Face layout, and what it refuses."""
 
 import json
-import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +12,9 @@ from megarl.checkpoint.store import CheckpointStore
 from megarl.cli import main
 from megarl.loop.folder import CHECKPOINTS, RUN_FILE
 from megarl.megatron.hf_folder import INDEX, SINGLE, saved_weights
-from tests.runs import REPOSITORY, environment
+from tests.faults.planted import with_largest_file
+from tests.forked_runs import megarl
+from tests.runs import REPOSITORY
 
 BASE = REPOSITORY / "tests/data/base"
 
@@ -152,11 +151,8 @@ def test_the_working_folder_is_a_target(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("shard_gb", ["5", "1e-4"])
 def test_a_disk_without_room_is_told_in_a_sentence(tmp_path: Path, shard_gb: str) -> None:
     """A limit on the size of files stands in for it: the system fails the write with another number alone."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "megarl", "convert", str(BASE), str(tmp_path / "new"), "--shard-gb", shard_gb],
-        env=environment(), capture_output=True, text=True, timeout=120, cwd=REPOSITORY,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
-    )  # fmt: skip
+    words = ("convert", str(BASE), str(tmp_path / "new"), "--shard-gb", shard_gb)
+    ended = megarl(*words, start=with_largest_file, more=(50_000,))
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1, ended.stderr
     assert "could not be written" in ended.stderr and "make room or name another folder." in ended.stderr
     assert not (tmp_path / "new").exists()
