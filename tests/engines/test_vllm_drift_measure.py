@@ -89,6 +89,16 @@ def test_bf16_beside_a_trainer_in_bf16_and_in_fp32(bf16_url: str, tmp_path: Path
     assert "from itself in fp64" in mixed.stdout
 
 
+def test_a_server_in_fp8_beside_a_trainer_in_fp32(tmp_path: Path) -> None:
+    """One that the command starts; its scales are rows', and its 16 bits are named with them."""
+    quantised = ("engine.dtype=bf16", "engine.quantization=fp8_per_channel", "--trainer", "tests/data/base")
+    keys = ("rollout.engine=vllm", f"output_dir={tmp_path / 'out'}", "--responses", "48")
+    found = megarl("drift", "measure", RECIPE, *keys, *quantised, timeout_s=400)
+    assert found.returncode == 1, found.stdout + found.stderr
+    assert "1. fp8, on the engine's side: its log-probs are those of linear layers in bf16 whose" in found.stdout
+    assert "rounded to E4M3 with a scale for each row" in found.stdout
+
+
 def test_no_server_there(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     gone = measured(url, tmp_path / "out", "engine.start_timeout_s=2")
