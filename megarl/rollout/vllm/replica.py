@@ -130,7 +130,9 @@ class VllmReplica:
         Raises:
             EngineError, ServerSettingsError: it is not; see `unfit`.
         """
-        says = self._server.http.get("/server_info?config_format=json")["vllm_config"]
+        # it looks its machine over for the answer, by other programs: part of the start, and no sign of health
+        patience_s = self._recipe.engine.start_timeout_s
+        says = self._server.http.get("/server_info?config_format=json", patience_s)["vllm_config"]
         wanted = {
             "logprobs_mode": "processed_logprobs",
             "dtype": engine_dtype(self._recipe),
