@@ -53,9 +53,10 @@ class Client:
         wait = httpx2.USE_CLIENT_DEFAULT if timeout_s is None else httpx2.Timeout(timeout_s)
         return self._asked(path, lambda: self._http.post(path, json=body, timeout=wait))
 
-    def get(self, path: str) -> Any:
-        """The answer to a GET, parsed; errors as of `post`, after `health_timeout_s`."""
-        return self._asked(path, lambda: self._http.get(path, timeout=self._health_timeout_s))
+    def get(self, path: str, timeout_s: float | None = None) -> Any:
+        """The answer to a GET, parsed; errors as of `post`, after `timeout_s`, which is `health_timeout_s` if None."""
+        wait_s = self._health_timeout_s if timeout_s is None else timeout_s
+        return self._asked(path, lambda: self._http.get(path, timeout=wait_s))
 
     def up(self, path: str = "/health") -> bool:
         """Whether the server answers that it is ready.

@@ -12,14 +12,16 @@ from megarl.drift.diagnosis.rollouts import Sampling
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _STEPS = 40
-"""Each takes the bracket to .618 of its width: 40 take log 16 to 1e-8."""
-_COARSE = 17
+"""Each takes the bracket to .618 of its width: 40 take what two of the grid leave to 1e-8."""
+_COARSE = 25
+TEMPERATURES = (0.05, 20.0)
+"""Below the least a side is greedy but for rounding, above the largest uniform."""
 LARGEST_K = 256
 """Larger ones leave so much of the probability that a temperature or rounding explains more."""
 TOP_P = (*(round(0.01 * number, 2) for number in range(5, 100)), 0.995, 0.999)
 
 
-def fit_temperature(distributions: Distributions, target_N: Tensor, between: tuple[float, float] = (0.2, 5.0)) -> float:
+def fit_temperature(distributions: Distributions, target_N: Tensor) -> float:
     """The temperature that is nearest to a side's log-probs, of whole distributions.
 
     A grid first, as the distance may have several minima; then golden-section search.
@@ -28,7 +30,7 @@ def fit_temperature(distributions: Distributions, target_N: Tensor, between: tup
     def mean(log_temperature: float) -> float:
         return Distance.between(distributions.log_probs(Sampling(math.exp(log_temperature))), target_N).mean
 
-    low, high = (math.log(bound) for bound in between)
+    low, high = (math.log(bound) for bound in TEMPERATURES)
     grid = [low + (high - low) * step / (_COARSE - 1) for step in range(_COARSE)]
     nearest = min(range(_COARSE), key=lambda step: mean(grid[step]))
     low, high = grid[max(0, nearest - 1)], grid[min(_COARSE - 1, nearest + 1)]

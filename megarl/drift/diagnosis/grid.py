@@ -56,8 +56,9 @@ class Grid:
             rounded: with logits that are.
             exact: the model in the precision that stands for exact arithmetic.
         """
-        known_N = side_N.isfinite()
         logits_N = wide.logits_N + temperature * (side_N - wide.log_probs_N)
+        # 0 is on every grid, and tells none
+        known_N = side_N.isfinite() & (logits_N != 0)
         spacing_N = torch.exp2(torch.floor(torch.log2(logits_N.abs())) - _FRACTION_BITS[dtype])
 
         def cosine(apart_N: Tensor) -> float:

@@ -145,7 +145,9 @@ class VllmReplica:
             "dtype": engine_dtype(self._recipe),
             "max_model_len": self._recipe.model.max_position_embeddings,
         }
-        says = told_settings(self._server.http.get("/server_info?config_format=json"), wanted, self.url)
+        # it looks its machine over for the answer, by other programs: part of the start, and no sign of health
+        told = self._server.http.get("/server_info?config_format=json", self._recipe.engine.start_timeout_s)
+        says = told_settings(told, wanted, self.url)
         for name, value in wanted.items():
             if str(says[name]).removeprefix("torch.") != str(value):
                 raise unfit(self._recipe, self.url, f"runs with {name}={says[name]}, and the recipe needs {value}")

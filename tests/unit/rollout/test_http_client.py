@@ -1,6 +1,7 @@
 """What a client makes of a server's answers, and of none."""
 
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -43,6 +44,21 @@ def url() -> Iterator[str]:
 
 def client(url: str, token: str) -> Client:
     return Client(url, token, connections=1, timeout_s=10, health_timeout_s=10)
+
+
+def test_an_answer_may_be_waited_for_longer_than_a_sign_of_health(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes after ten times the one and a tenth of the other."""
+    answer = Handler.do_GET
+
+    def late(handler: Handler) -> None:
+        time.sleep(1.0)
+        answer(handler)
+
+    monkeypatch.setattr(Handler, "do_GET", late)
+    asked = Client(url, SECRET, connections=1, timeout_s=10, health_timeout_s=0.1)
+    with pytest.raises(ServerUnreachableError, match="ReadTimeout"):
+        asked.get("/200")
+    assert asked.get("/200", timeout_s=10) == {"answer": 1}
 
 
 def test_it_gets_in_with_the_token_alone(url: str) -> None:

@@ -56,3 +56,10 @@ def test_noise_beyond_the_spacing_tells_nothing() -> None:
 def test_both_at_once_is_on() -> None:
     doubtful = replace(grid("bf16", 1.0, 0.01, rounds=True), found=0.2, expected=0.9)
     assert doubtful.is_on and not doubtful.is_off
+
+
+def test_a_logit_of_0_tells_nothing() -> None:
+    """It is on every grid, and has no spacing."""
+    logits_N = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
+    same = Scored(logits_N, logits_N)
+    assert Grid.of(logits_N, 1.0, "bf16", wide=same, rounded=same, exact=same).found == pytest.approx(1.0)
