@@ -1,5 +1,6 @@
 """What the two sides' tokens tell by themselves: another prompt, re-encoded text, an end that one side made up."""
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -57,19 +58,16 @@ def _other_tokens(rollouts: Rollouts, engine_BT: Tensor, lengths_B: Tensor) -> I
 
 
 def findings_from_stop(rollouts: Rollouts | Reported) -> Iterator[Finding]:
-    """A last token that the trainer scores, and to which the engine gave no log-prob, or exactly 0 wherever one ends.
+    """A last token that the trainer scores, and to which the engine gave no log-prob, or exactly 0.
 
-    Some zeros among other log-probs are those of an engine that is certain, at a low temperature.
+    An engine at a low temperature is certain of tokens too, but of those that the trainer finds likelier than not.
     """
     if rollouts.stop_token_id is None:
         return
     last_N = torch.ones_like(rollouts.rows_N, dtype=torch.bool)
     last_N[:-1] = rollouts.rows_N[1:] != rollouts.rows_N[:-1]
-    stops_N = last_N & (rollouts.targets_N == rollouts.stop_token_id)
-    made_up_N = rollouts.engine_N.isnan()
-    if (rollouts.engine_N[stops_N] == 0).all():
-        made_up_N = made_up_N | ((rollouts.engine_N == 0) & (rollouts.trainer_N < -1e-2))
-    ends_N = stops_N & made_up_N
+    made_up_N = rollouts.engine_N.isnan() | ((rollouts.engine_N == 0) & (rollouts.trainer_N < -math.log(2)))
+    ends_N = last_N & made_up_N & (rollouts.targets_N == rollouts.stop_token_id)
     if ends_N.any() and not (made_up_N & ~last_N).any():
         count = int(ends_N.sum())
         yield Finding(

@@ -52,14 +52,11 @@ def test_a_last_stop_token_without_a_log_prob_was_appended() -> None:
 
 
 def test_an_engine_that_is_certain_of_an_end_sampled_it() -> None:
-    """At a low temperature, say; beside another end that it is not certain of."""
+    """At a low temperature, say: the trainer finds the token likely too."""
     given = rollouts()
-    ids_BT, engine_BT = given.ids_BT.clone(), given.engine_log_probs_BT.clone()
-    ids_BT[1, 3] = STOP
-    engine_BT[0, 4] = 0.0
-    assert causes(replace(given, ids_BT=ids_BT, engine_log_probs_BT=engine_BT)) == []
-    engine_BT[1, 3] = 0.0
-    assert causes(replace(given, ids_BT=ids_BT, engine_log_probs_BT=engine_BT)) == ["stop_token"]
+    engine_BT, trainer_BT = given.engine_log_probs_BT.clone(), given.trainer_log_probs_BT.clone()
+    engine_BT[0, 4], trainer_BT[0, 4] = 0.0, -0.1
+    assert causes(replace(given, engine_log_probs_BT=engine_BT, trainer_log_probs_BT=trainer_BT)) == []
 
 
 def test_other_tokens_without_a_log_prob_are_no_appended_stop() -> None:
