@@ -30,11 +30,14 @@ HEADLINES = {
 }
 ADVICE = {
     "none": "Nothing is to be done.",
-    "small": "Compare the mean with the floor of your precision, which a sound run does not exceed.",
+    "small": (
+        "Compare the mean with the floor of your precision, which a sound run does not exceed: docs/precision.md has "
+        "some, megarl drift budget measures yours."
+    ),
     "moderate": "The table of corrections says what each would leave.",
     "severe": (
-        "No correction makes up for a fault. Until its cause is found, a geometric rejection or a veto leaves out the "
-        "responses that it hits; the table of corrections says how many."
+        "No correction makes up for a fault; megarl drift diagnose looks for it. Until its cause is found, a geometric "
+        "rejection or a veto leaves out the responses that it hits; the table of corrections says how many."
     ),
 }
 
