@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return COMMANDS[arguments.command].run(arguments)
     except KeyboardInterrupt:
-        print("megarl: stopped; nothing was started", file=sys.stderr)
+        print("megarl: stopped", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
         # what read our output is gone; Python would complain again when it flushes at exit
