@@ -26,8 +26,8 @@ _POLL_S = 0.2
 def serve(recipe: Recipe, announce: Path) -> int:
     """Starts a server that listens on all interfaces and asks for the token, and waits until it ends.
 
-    Once it listens, its URL is the one line of a file NAME.url in the folder `announce`, and when it has ended its last
-    words are in NAME.ended; its log is in NAME/ there, since the run's own folder is the trainer's to make.
+    Once it listens, its URL is printed, and is the one line of a file NAME.url in the folder `announce`; when it has
+    ended, its last words are in NAME.ended; its log is in NAME/ there, as the run's own folder is the trainer's to make.
 
     Args:
         recipe: says how.
@@ -59,7 +59,9 @@ def serve(recipe: Recipe, announce: Path) -> int:
     FAMILIES[recipe.model.family].hf_config(recipe.model, vocab_size).save_pretrained(folder)
     process, port = _listening(recipe, folder, token)
     try:
-        write_atomic(announce / f"{name}{URL}", f"http://{socket.gethostname()}:{port}".encode())
+        url = f"http://{socket.gethostname()}:{port}"
+        write_atomic(announce / f"{name}{URL}", url.encode())
+        print(f"megarl: serving at {url}", flush=True)
         while process.exit_code is None:
             time.sleep(_POLL_S)
         failure = str(process.failure())
