@@ -27,7 +27,7 @@ def serve(recipe: Recipe, announce: Path) -> int:
     """Starts a server that listens on all interfaces and asks for the token, and waits until it ends.
 
     Once it listens, its URL is printed, and is the one line of a file NAME.url in the folder `announce`; when it has
-    ended, its last words are in NAME.ended; its log is in NAME/ there, as the run's own folder is the trainer's to make.
+    ended, its last words are in NAME.ended; its log is in NAME/ there, as the run's folder is the trainer's to make.
 
     Args:
         recipe: says how.

@@ -4,7 +4,7 @@ import pytest
 
 from megarl.config.model import ParallelConfig
 from megarl.config.schema import Recipe
-from megarl.launch import _ranks_here
+from megarl.preflight import _ranks_here
 
 VARIABLES = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE")
 
