@@ -133,9 +133,6 @@ def _reinforce(run: Run) -> None:
         metrics, samples = rl_step(run)
         state.step += 1
         run.journal.step("rl", state.step, metrics, samples)
-        if run.engine_failure is not None:
-            run.end_without_engine()
-            raise run.engine_failure
         reason = why_idle(config, metrics)
         idle = 0 if reason is None else idle + 1
         if idle == IDLE_STEPS:
@@ -143,6 +140,9 @@ def _reinforce(run: Run) -> None:
         entropy = metrics.get("policy/entropy")
         if entropy is not None and entropy_has_collapsed(run, entropy):
             _raise_alarm(run, entropy)
+        if run.engine_failure is not None:
+            run.end_without_engine()
+            raise run.engine_failure
         every = run.recipe.checkpoint.every
         if every and state.step % every == 0 and state.step < config.steps:
             run.save(wait=False, metrics=metrics)
