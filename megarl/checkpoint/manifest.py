@@ -10,8 +10,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from megarl.checkpoint.names import rank_file
 from megarl.checkpoint.state import RunState
-from megarl.config.check_keys import check_layer
-from megarl.config.compose import Layer
 from megarl.config.errors import RecipeError
 from megarl.config.load import recipe_from_tree
 from megarl.config.refusal import in_words
@@ -56,10 +54,9 @@ def why_not_resumed(manifest: Mapping[str, Any], recipe: Recipe) -> str | None:
         recipe: of the run, in whatever layout.
     """
     try:
-        check_layer(Layer("its manifest", manifest["recipe"]))
         saved = recipe_from_tree(manifest["recipe"])
     except RecipeError as error:
-        return f"its manifest has a recipe that this release does not know: {str(error).rstrip('.?')}"
+        return f"its manifest is not of this release: {str(error).rstrip('.')}"
     except (KeyError, TypeError, AttributeError):
         return "its manifest has no recipe"
     if others := changes(asdict(saved), asdict(recipe)).fixed:

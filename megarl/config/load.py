@@ -82,12 +82,15 @@ def recipe_from_tree(tree: dict[str, Any]) -> Recipe:
     """The recipe that a run's file holds: resolved and checked when the run was started.
 
     Raises:
-        RecipeError: it has a key that this version does not know.
+        RecipeError: it has a key that this version does not know, or a value of another type.
+        AttributeError: the tree is no mapping.
     """
     try:
-        recipe: Recipe = build(Recipe, tree)
-    except TypeError as error:
-        raise RecipeError(f"The run's recipe is of another version of megarl ({error}); use that one.") from error
+        check_layer(Layer("as it was saved", tree))
+    except RecipeError as error:
+        told = str(error).rstrip(".?")
+        raise RecipeError(f"The run's recipe is of another version of megarl ({told}); use that one.") from error
+    recipe: Recipe = build(Recipe, tree)
     return recipe
 
 

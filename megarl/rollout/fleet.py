@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from megarl.rollout.ctrl_c import at_ctrl_c
 from megarl.rollout.engine import EngineError, EngineLost, ResponseAborted
 from megarl.rollout.placement import placed, written_by
 from megarl.rollout.replica import Replica, ServerUnreachableError
@@ -184,16 +185,16 @@ class Fleet:
     ) -> dict[int, Completion]:
         """Each waiting request once at the server that it is given to; what a lost server had is left out."""
         place = placed([requests[number] for number in waiting], live)
-        with ThreadPoolExecutor(self._max_concurrent * len(live), thread_name_prefix="rollout") as pool:
+        threads = ThreadPoolExecutor(self._max_concurrent * len(live), thread_name_prefix="rollout")
+        with threads as pool, at_ctrl_c(self.close):
             futures = {
                 number: pool.submit(self.generate_at, server, requests[number], sampling)
                 for number, server in zip(waiting, place, strict=True)
             }
             try:
                 return {number: done for number, future in futures.items() if (done := future.result()) is not None}
-            except BaseException as error:
+            except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                self._end_if_stopped(error)
                 raise
 
     def generate_at(self, server: int, request: Request, sampling: SamplingParams) -> Completion | None:
@@ -265,11 +266,6 @@ class Fleet:
             self._replicas[server].end()
         self._note(f"{url} is lost: {why}")
 
-    def _end_if_stopped(self, error: BaseException) -> None:
-        """Ends the servers at Ctrl-C, whose responses the threads that are left would wait for."""
-        if not isinstance(error, Exception):
-            self.close()
-
     def live(self) -> list[int]:
         """Numbers of the servers that are not lost."""
         return [server for server in range(len(self._replicas)) if server not in self._lost]
@@ -284,21 +280,17 @@ class Fleet:
             raise EngineLost(f"{self._replicas[min(self._lost)].url} is lost")
         unreachable = refused = None
         starts = list(self._starts)
-        with ThreadPoolExecutor(len(self._replicas), thread_name_prefix="update") as pool:
+        with ThreadPoolExecutor(len(self._replicas), thread_name_prefix="update") as pool, at_ctrl_c(self.close):
             futures = {pool.submit(call, replica): server for server, replica in enumerate(self._replicas)}
-            try:
-                for future in as_completed(futures):
-                    server, error = futures[future], future.exception()
-                    dead = isinstance(error, EngineError) and not self._replicas[server].responsive()
-                    if dead or isinstance(error, ServerUnreachableError):
-                        # at once: a broadcast to the others waits for it
-                        self._lose(server, str(error), starts[server])
-                        unreachable = error
-                    elif error is not None:
-                        refused = error
-            except BaseException as stop:
-                self._end_if_stopped(stop)
-                raise
+            for future in as_completed(futures):
+                server, error = futures[future], future.exception()
+                dead = isinstance(error, EngineError) and not self._replicas[server].responsive()
+                if dead or isinstance(error, ServerUnreachableError):
+                    # at once: a broadcast to the others waits for it
+                    self._lose(server, str(error), starts[server])
+                    unreachable = error
+                elif error is not None:
+                    refused = error
         if unreachable is not None:
             # what others refused may follow from this: a broadcast ends at all where it ends at one
             raise EngineLost(str(unreachable)) from unreachable

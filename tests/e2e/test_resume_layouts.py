@@ -22,8 +22,10 @@ WORLDS = {
     "dp2": ["parallel.world_size=2", "rl.micro_batch_size=2"],
 }
 SHARED = ["parallel.distributed_optimizer=true"]
+CRITIC = ["rl.objective.name=ppo", "rl.advantage=gae", "checkpoint.background=true"]
 CASES = {
     "tp2 -> pp2": ("tp2", "pp2", []),
+    "tp2 -> pp2, with a critic": ("tp2", "pp2", CRITIC),
     "tp2 -> 1": ("tp2", "1", []),
     "1 -> dp2": ("1", "dp2", []),
     "dp2 -> 1, its optimizer shared": ("dp2", "1", SHARED),

@@ -20,6 +20,13 @@ CASES = {
     "sigterm in the warm start, alone": (signal.SIGTERM, "sft", 3, ["sft.steps=4000"]),
     "ctrl-c in rl, alone": (signal.SIGINT, "rl", 5, ["rl.steps=4000"]),
     "sigterm in rl, two ranks": (signal.SIGTERM, "rl", 5, ["rl.steps=4000", "parallel.world_size=2"]),
+    # while the save of the step before is under way
+    "sigterm in rl, saving each step in the background": (
+        signal.SIGTERM,
+        "rl",
+        5,
+        ["rl.steps=4000", "parallel.world_size=2", "checkpoint.background=true", "checkpoint.every=1"],
+    ),
     "ctrl-c in the warm start, two stages": (
         signal.SIGINT,
         "sft",

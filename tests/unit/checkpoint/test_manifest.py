@@ -99,8 +99,14 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "another checkpoint's": (put("state", "step", value=1), "is that of 1-rl-00000001"),
     "no recipe": (drop("recipe"), "has no recipe"),
     "a recipe of one word": (put("recipe", value="grpo"), "has no recipe"),
-    "a section of one number": (put("recipe", "parallel", value=2), "a recipe that this release does not know"),
-    "a key of another release": (put("recipe", "rl", "luck", value=2), "a recipe that this release does not know"),
+    "a section of one number": (
+        put("recipe", "parallel", value=2),
+        "is of another version of megarl (parallel=2",
+    ),
+    "a key of another release": (
+        put("recipe", "rl", "luck", value=2),
+        "is of another version of megarl (rl.luck=2",
+    ),
     "another recipe": (put("recipe", "rl", "steps", value=9), "is of another recipe: rl.steps 9 -> 8"),
     "optimizers in a list": (put("optimizers", value=["policy"]), 'has optimizers=["policy"]'),
     "no word of the critic": (drop("optimizers", "critic"), "tells nothing of the critic"),

@@ -82,6 +82,12 @@ def run_file_without_recipe(folder: Path) -> list[str]:
     return no_model(folder)
 
 
+def run_file_of_other_types(folder: Path) -> list[str]:
+    run_file_without_recipe(folder)
+    (folder / RUN_FILE).write_text('{"recipe": {"model": {"hidden_size": "wide"}}}')
+    return no_model(folder)
+
+
 def run_file_cut_short(folder: Path) -> list[str]:
     run_file_without_recipe(folder)
     (folder / RUN_FILE).write_text('{"recipe": {')
@@ -122,6 +128,7 @@ REFUSED: dict[Callable[[Path], list[str]], str] = {
     damaged_checkpoint: "is damaged (file is not what was written); give another checkpoint.",
     run_file_without_recipe: "restore it from a copy.",
     run_file_cut_short: "restore it from a copy.",
+    run_file_of_other_types: "write it like 3); use that one.",
     below_a_file: "which is no folder; name another folder.",
     link_to_nothing: "; name another folder.",
     where_nobody_may_write: "(No such file or directory); name another folder.",
