@@ -15,6 +15,7 @@ pytestmark = pytest.mark.presets
 def test_blockwise_fp8_learns(tmp_path: Path) -> None:
     """15 steps; the last three's reward is .2 above the first's, and there is the drift of 3 bits."""
     settings = ["model.init_from=tests/data/base", "sft.steps=0", "rl.steps=15", "evaluate.samples_per_prompt=0"]
+    settings += ["rl.prompts_per_step=8", "rl.micro_batch_size=64"]
     fp8 = ["precision.fp8.recipe=blockwise", "precision.fp8.emulation=true"]
     run = finished([RECIPE, *settings, *fp8, f"output_dir={tmp_path / 'run'}"], timeout_s=400)
     assert run.returncode == 0, run.stderr

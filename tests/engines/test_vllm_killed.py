@@ -82,7 +82,7 @@ class DoomedReplica(VllmReplica):
 
 @pytest.fixture(scope="module")
 def own_recipe(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    engine = replace(recipe.engine, health_timeout_s=8.0, update_timeout_s=12.0)
+    engine = replace(recipe.engine, health_timeout_s=15.0, update_timeout_s=12.0)
     return replace(recipe, engine=engine, output_dir=str(tmp_path_factory.mktemp("doomed")))
 
 
@@ -120,7 +120,7 @@ def rolled_out(fleet: Fleet, sync: ServedSync, version: int) -> list[Completion]
     return generate_at_servers(fleet, requests(12), SAMPLING, 1, lambda: sync.push(version))
 
 
-@pytest.mark.parametrize("harm", [group, core, stop_core], ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("harm", [core, stop_core], ids=lambda harm: harm.__name__)
 def test_in_a_rollout(harm: Harm, own_fleet: Fleet, sync: ServedSync) -> None:
     """No response is lost, doubled or another than without it."""
     own_fleet.counts()

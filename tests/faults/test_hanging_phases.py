@@ -14,7 +14,7 @@ pytestmark = pytest.mark.parallel
 
 TWO = ("parallel.world_size=2", "sft.steps=1", "rl.steps=3", "checkpoint.every=1", "evaluate.samples_per_prompt=0")
 # far above what a phase of this run takes, on a machine that has other things to do
-LIMIT_S = 30
+LIMIT_S = 15
 
 
 @pytest.mark.parametrize(("name", "holds_python"), [("update", False), ("update", True), ("save", False)])
