@@ -2,9 +2,8 @@
 
 import importlib.util
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from megarl.config.refusal import refusal
 from megarl.config.schema import Recipe
@@ -21,9 +20,8 @@ from megarl.rollout.sglang.command import check_head
 from megarl.rollout.sglang.replica import SglangReplica
 from megarl.rollout.vllm.replica import VllmReplica
 
-_Made = Callable[[Recipe, Path, str | None, Mapping[str, Any] | None], Replica]
-_REPLICAS: dict[str, _Made] = {"vllm": VllmReplica, "sglang": SglangReplica}
-"""What talks to one server, by `rollout.engine`: of a recipe, a folder, the URL and the model of a running one."""
+_REPLICAS: dict[str, Callable[[Recipe, Path, str | None], Replica]] = {"vllm": VllmReplica, "sglang": SglangReplica}
+"""What talks to one server, by `rollout.engine`."""
 
 
 def build_engine(recipe: Recipe, vocab_size: int) -> EmbeddedEngine:
@@ -90,13 +88,13 @@ def build_fleet(
     replica = _REPLICAS[recipe.rollout.engine]
     replicas: list[Replica] = []
     if recipe.engine.urls:
-        replicas = [replica(recipe, folder, url, config.to_dict()) for url in recipe.engine.urls]
+        replicas = [replica(recipe, folder, url) for url in recipe.engine.urls]
     else:
         for number in range(recipe.engine.replicas):
             own = folder / str(number)
             shutil.rmtree(own, ignore_errors=True)
             config.save_pretrained(own)
-            replicas.append(replica(recipe, own, None, None))
+            replicas.append(replica(recipe, own, None))
     return Fleet(
         replicas,
         max_concurrent=recipe.engine.max_concurrent,

@@ -261,12 +261,10 @@ def main() -> None:
     low, high = given.tokens
     Handler.engine = SimulatedLatencyEngine(given.vocab, given.token_ms / 1000, (low, high), given.slots)
     Handler.secret, Handler.release = given.secret, given.release
-    # vLLM tells the model's configuration as text
     Handler.settings = {
         "dtype": "torch.float32",
         "max_model_len": given.context,
         "logprobs_mode": given.log_probs,
-        "hf_config": str(AutoConfig.from_pretrained(MODEL)),
     }
     server = Server(("127.0.0.1", given.port), Handler)
     print(server.server_port, flush=True)

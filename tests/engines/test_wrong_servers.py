@@ -93,10 +93,10 @@ def test_no_server_is_refused_at_the_start(tmp_path: Path) -> None:
     assert metrics(tmp_path / "run") == []
 
 
-def test_a_server_of_another_model_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_a_server_of_another_context_is_refused_at_the_start(tmp_path: Path) -> None:
     with simulated_server(token_ms=1) as url:
-        told = refused(tmp_path / "run", url, "model.init_from=null", "model.num_layers=3")
-    assert f"{url} has a model of num_hidden_layers=4, and the recipe's has 3" in told
+        told = refused(tmp_path / "run", url, "model.max_position_embeddings=64")
+    assert f"{url} runs with max_model_len=128, and the recipe needs 64" in told
     assert metrics(tmp_path / "run") == []
 
 

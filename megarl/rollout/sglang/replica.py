@@ -20,17 +20,8 @@ from megarl.rollout.types import Completion, Request, SamplingParams
 class SglangReplica:
     """Implements `megarl.rollout.replica.Replica`."""
 
-    def __init__(
-        self, recipe: Recipe, folder: Path, url: str | None = None, model: Mapping[str, Any] | None = None
-    ) -> None:
-        """One server, not started.
-
-        Args:
-            recipe: says how.
-            folder: for config.json, which is there, and the log.
-            url: of a running server.
-            model: not looked at, as SGLang does not tell its own.
-        """
+    def __init__(self, recipe: Recipe, folder: Path, url: str | None = None) -> None:
+        """Args: recipe: says how. folder: for config.json, which is there, and the log. url: of a running server."""
         self._recipe, self._folder = recipe, folder
         self._server = Server(recipe, folder, url, "SGLang", command)
         # one that was running may be in an update that a trainer which died has left

@@ -13,25 +13,16 @@ from megarl.rollout.server_environment import engine_dtype
 from megarl.rollout.types import Completion, Request, SamplingParams
 from megarl.rollout.unfit import unfit
 from megarl.rollout.vllm import command
-from megarl.rollout.vllm.settings import check_model, told_settings
+from megarl.rollout.vllm.settings import told_settings
 from megarl.rollout.vllm.wire import from_json, to_json
 
 
 class VllmReplica:
     """Implements `megarl.rollout.replica.Replica`."""
 
-    def __init__(
-        self, recipe: Recipe, folder: Path, url: str | None = None, model: Mapping[str, Any] | None = None
-    ) -> None:
-        """One server, not started.
-
-        Args:
-            recipe: says how.
-            folder: for config.json, which is there, and the log.
-            url: of a running server.
-            model: its config.json, where it is not the run that gives it one.
-        """
-        self._recipe, self._model = recipe, model
+    def __init__(self, recipe: Recipe, folder: Path, url: str | None = None) -> None:
+        """Args: recipe: says how. folder: for config.json, which is there, and the log. url: of a running server."""
+        self._recipe = recipe
         self._server = Server(recipe, folder, url, "vLLM", command)
         self._opened: dict[str, Any] | None = None
         self._updating = False
@@ -151,5 +142,3 @@ class VllmReplica:
         for name, value in wanted.items():
             if str(says[name]).removeprefix("torch.") != str(value):
                 raise unfit(self._recipe, self.url, f"runs with {name}={says[name]}, and the recipe needs {value}")
-        if self._model is not None:
-            check_model(says.get("hf_config"), self._model, self.url)
