@@ -22,8 +22,13 @@ SIZES = ("sft.steps=0", "rl.steps=1", "evaluate.samples_per_prompt=0", "rollout.
             "runs with logprobs_mode=raw_logprobs, and the recipe needs processed_logprobs",
         ),
         ({}, ("engine.dtype=bf16",), "runs with dtype=torch.float32, and the recipe needs bfloat16"),
+        (
+            {},
+            ("model.max_position_embeddings=64",),
+            "runs with max_model_len=128, and the recipe needs 64",
+        ),
     ],
-    ids=["raw log-probs", "another precision"],
+    ids=["raw log-probs", "another precision", "another context"],
 )
 def test_it_is_refused(settings: dict[str, str], overrides: tuple[str, ...], complaint: str, tmp_path: Path) -> None:
     with simulated_server(token_ms=1, **settings) as url:

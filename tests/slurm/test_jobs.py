@@ -1,6 +1,7 @@
 """Cancelling, arrays and heterogeneous jobs on a real SLURM."""
 
 import os
+import re
 import shutil
 import sys
 from importlib.util import find_spec
@@ -102,9 +103,9 @@ def test_a_vllm_that_dies_ends_the_job(nodes: Cluster, tmp_path: Path) -> None:
     run.wait_for("FAILED")
     (attempt,) = run.attempts()
     assert (attempt["code"], attempt["stopped"], attempt["verdict"]) == (1, "", "left"), run.output()
-    assert attempt["lost"] == "137" and attempt["reason"].startswith(
-        "failed at rl 1 with exit code 1 after its servers"
-    )
+    # it hears of the end before the update that it was held in, or when it gives the weights after it
+    assert re.match(r"failed at rl [12] with exit code 1 after its servers had ended", attempt["reason"])
+    assert attempt["lost"] == "137"
     # told to stop, it saved what it had while it waited for the server
     assert attempt["saved"] > "1-rl-00000000", run.output()
     assert "the servers have ended, with exit code 137" in run.output()
