@@ -43,7 +43,7 @@ from megarl.platform.platform import current  # noqa: E402
 from megarl.rollout.embedded import EmbeddedEngine  # noqa: E402
 from megarl.rollout.types import Completion, Request, SamplingParams  # noqa: E402
 
-EVALUATE_EVERY = 5
+EVALUATE_EVERY = 4
 PASS_AT_1 = "pass_at_1.jsonl"
 TRAINING = "rl/"
 """What the streams of requests begin with whose responses are trained on."""
