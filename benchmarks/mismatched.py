@@ -24,7 +24,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 from transformers import PretrainedConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -32,7 +31,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 from megarl.cli import main as megarl  # noqa: E402 - megarl need not be installed
 from megarl.config.schema import Recipe  # noqa: E402
-from megarl.diagnose.rounded_linear import operands_as  # noqa: E402
+from megarl.diagnose.rounded_linear import operands_as, rounded_to_integers  # noqa: E402
 from megarl.loop.evaluation import evaluate  # noqa: E402
 from megarl.loop.rl import rl_step  # noqa: E402
 from megarl.loop.run import Run  # noqa: E402
@@ -84,18 +83,11 @@ class MismatchedEngine(EmbeddedEngine):
             return super().generate(requests, other)
 
 
-def rounded(x_RC: Tensor, bits: int) -> Tensor:
-    """A matrix rounded to integers, symmetric about 0, of so many bits and back; a scale a row, 1 for rows of zeros."""
-    largest = 2 ** (bits - 1) - 1
-    scales_R1 = x_RC.abs().amax(dim=-1, keepdim=True) / largest
-    scales_R1 = scales_R1.where(scales_R1 > 0, 1.0)
-    return (x_RC / scales_R1).round() * scales_R1
-
-
 def _rounding(layers: torch.nn.Module, mismatch: Mismatch) -> AbstractContextManager[None]:
     """Has every linear layer below `layers` round its weight and its input while it lasts."""
     weight_as, input_as = (
-        None if bits is None else partial(rounded, bits=bits) for bits in (mismatch.weight_bits, mismatch.input_bits)
+        None if bits is None else partial(rounded_to_integers, bits=bits)
+        for bits in (mismatch.weight_bits, mismatch.input_bits)
     )
     return operands_as(layers, weight_as, input_as)
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.mismatched import Mismatch, MismatchedEngine, rounded
+from benchmarks.mismatched import Mismatch, MismatchedEngine
+from megarl.diagnose.rounded_linear import rounded_to_integers
 from megarl.megatron.models.qwen2 import hf_config
 from megarl.rollout import Completion, SamplingParams
 from tests.unit.megatron.hf import hf_model, tensor_names
@@ -37,8 +38,8 @@ def by_the_row(x: Tensor) -> Tensor:
 
 def test_rounding_is_to_the_nearest_level_of_a_row() -> None:
     x = torch.randn(50, 24, generator=torch.Generator().manual_seed(0)) * torch.logspace(-20, 20, 50)[:, None]
-    torch.testing.assert_close(rounded(x, BITS), by_the_row(x), rtol=1e-6, atol=0.0)
-    assert torch.equal(rounded(torch.zeros(2, 3), BITS), torch.zeros(2, 3))
+    torch.testing.assert_close(rounded_to_integers(x, BITS), by_the_row(x), rtol=1e-6, atol=0.0)
+    assert torch.equal(rounded_to_integers(torch.zeros(2, 3), BITS), torch.zeros(2, 3))
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.25])
