@@ -139,6 +139,8 @@ def test_ctrl_c_ends_it_while_responses_are_under_way(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # tests that run in the background of a script inherit that it is ignored
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         try:
             wait_until(lambda: len(psutil.Process(process.pid).net_connections()) >= 8, process)
