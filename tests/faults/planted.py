@@ -6,6 +6,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,8 @@ SAVE_EVENTS = "save-events"
 
 def killed_in_phase(argv: list[str], name: str, number: int, rank: int) -> int:
     """`main`; kill -9 to that rank when it comes to the phase of that name for the nth time."""
-    seen = 0
-
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        nonlocal seen
-        if event == "megarl.phase" and args[0] == name:
-            seen += 1
-            if seen == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-
     if _rank() == rank:
-        sys.addaudithook(hook)
+        _in_phase(name, number, lambda: os.kill(os.getpid(), signal.SIGKILL))
     return main(argv)
 
 
@@ -111,34 +103,14 @@ def copying_late(argv: list[str], seconds: float) -> int:
 
 def hanging(argv: list[str], name: str, number: int, rank: int, holds_python: bool) -> int:
     """`main`; that rank sleeps for good in the nth phase of that name, with or without Python's lock."""
-    seen = 0
-
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        nonlocal seen
-        if event == "megarl.phase" and args[0] == name:
-            seen += 1
-            if seen == number and holds_python:
-                ctypes.PyDLL(None).sleep(600)
-            elif seen == number:
-                time.sleep(600)
-
     if _rank() == rank:
-        sys.addaudithook(hook)
+        _in_phase(name, number, lambda: (ctypes.PyDLL(None) if holds_python else time).sleep(600))
     return main(argv)
 
 
 def losing(argv: list[str], pid: int, name: str, number: int) -> int:
     """`main`; kill -9 to another process, such as its server, when this one comes to the nth phase of that name."""
-    seen = 0
-
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        nonlocal seen
-        if event == "megarl.phase" and args[0] == name:
-            seen += 1
-            if seen == number:
-                os.kill(pid, signal.SIGKILL)
-
-    sys.addaudithook(hook)
+    _in_phase(name, number, lambda: os.kill(pid, signal.SIGKILL))
     return main(argv)
 
 
@@ -147,6 +119,20 @@ def failing_on_rank_1(response: str, problem: object) -> float:
     if _rank() == 1:
         raise ZeroDivisionError("a bug of the reward's")
     return 0.0
+
+
+def _in_phase(name: str, number: int, act: Callable[[], object]) -> None:
+    """Acts once, when this process comes to the phase of that name for the nth time."""
+    seen = 0
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if event == "megarl.phase" and args[0] == name:
+            seen += 1
+            if seen == number:
+                act()
+
+    sys.addaudithook(hook)
 
 
 def _rank() -> int:
